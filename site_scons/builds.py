@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Declares to SCons what each configuration consists of. SConstruct calls `declare` once.
+
+Only the configurations that the command line asks for are declared, so that nobody needs the cross compilers of boards
+they do not build for.
+"""
+
+import firmware_builds
+import host_builds
+from SCons.Errors import UserError
+from SCons.Script import Default
+
+LINUX_TARGETS = {"linux-aarch64": "aarch64", "linux-riscv64": "riscv64"}
+
+
+def _wanted(arguments, targets, boards):
+    """Names of the configurations that the command line needs, from aliases and from paths below build/."""
+    names = set()
+    if "BOARD" in arguments:
+        names.add(arguments["BOARD"])
+    for target in map(str, targets):
+        parts = target.replace("\\", "/").split("/")
+        name = parts[1] if parts[0] == "build" and len(parts) > 1 else parts[0]
+        if name == "boards":
+            names.update(board for board in boards if board != "host")
+        elif name in ("install", "compile_commands.json", ".", "host-sanitize"):
+            names.add("host")
+        else:
+            names.add(name.removesuffix("-bringup"))
+    return names or {"host"}
+
+
+def declare(root, arguments, targets):
+    boards = firmware_builds.board_names(root)
+    for name in sorted(_wanted(arguments, targets, boards)):
+        if name == "host":
+            host_builds.declare_host(root, arguments)
+        elif name == "fuzz":
+            host_builds.declare_fuzz(root, arguments)
+        elif name in LINUX_TARGETS:
+            host_builds.declare_linux(root, name, LINUX_TARGETS[name], arguments)
+        elif name in boards:
+            firmware_builds.declare_board(root, name, arguments)
+        else:
+            known = ", ".join([*boards, *LINUX_TARGETS, "fuzz", "boards", "install"])
+            raise UserError(f"nothing is called '{name}' here; there are: {known}")
+    if not targets:
+        Default(arguments.get("BOARD", "host"))

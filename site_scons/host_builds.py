@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosted configurations: the library, the host board, the host's programs, fuzz targets, and the engine's programs for
+Linux on another architecture."""
+
+import re
+import shutil
+
+from SCons.Errors import UserError
+from SCons.Script import Alias, Environment, File
+
+from sources import INCLUDES, c_files, engine_objects, objects, shorten_commands
+
+
+def api_version():
+    """MAJOR.MINOR.0 from colibri.h, which is the only place that states it."""
+    text = File("#firmware/engine/colibri.h").get_text_contents()
+    major, minor = (re.search(rf"#define COLIBRI_API_{part} (\d+)", text).group(1) for part in ("MAJOR", "MINOR"))
+    return f"{major}.{minor}.0"
+
+
+def _host_environment(arguments, sanitize, compiler=None):
+    env = Environment(
+        tools=["host"],
+        toolpath=["#toolchains"],
+        HOST_CC=compiler or arguments.get("CC"),
+        SANITIZE=sanitize,
+        CPPPATH=INCLUDES,
+    )
+    shorten_commands(env, arguments)
+    return env
+
+
+def _programs(env, build, directory, library, prefix=""):
+    """Each C file of a directory is one program, linked with the engine."""
+    made = []
+    for path in c_files(directory):
+        name = path.rsplit("/", 1)[-1].removesuffix(".c")
+        made += env.Program(f"#{build}/{directory}/{prefix}{name}", [*objects(env, build, [path]), library])
+    return made
+
+
+def declare_host(root, arguments):
+    sanitize = arguments.get("SANITIZE", "0") not in ("", "0")
+    build = "build/host-sanitize" if sanitize else "build/host"
+    env = _host_environment(arguments, sanitize)
+    version = api_version()
+
+    engine = engine_objects(env, build)
+    static = env.StaticLibrary(f"#{build}/libcolibri.a", engine)
+    shared = env.SharedLibrary(f"#{build}/colibri", engine, SHLIBVERSION=version)
+    made = [static, shared]
+
+    board = c_files("firmware/runtime", "host_tools/host_board")
+    if any("host_board/" in path for path in board):
+        made += env.Program(f"#{build}/colibri-host", [*objects(env, build, board), static])
+    made += _programs(env, build, "host_tools/bench", static)
+    Alias("host-tests", _programs(env, build, "tests/engine", static))
+    made += env.CompilationDatabase("#compile_commands.json")
+    Alias("host", made)
+    Alias("host-sanitize", made)
+    if not sanitize:
+        _declare_install(env, arguments, build, static, shared, version)
+
+
+def _declare_install(env, arguments, build, static, shared, version):
+    prefix = arguments.get("PREFIX", "/usr/local")
+    destination = arguments.get("DESTDIR", "") + prefix
+    package = env.Substfile(
+        f"#{build}/colibri.pc",
+        "#firmware/engine/colibri.pc.in",
+        SUBST_DICT={"@PREFIX@": prefix, "@VERSION@": version},
+    )
+    installed = [
+        env.Install(f"{destination}/lib", static),
+        env.InstallVersionedLib(f"{destination}/lib", shared, SHLIBVERSION=version),
+        env.Install(f"{destination}/include", "#firmware/engine/colibri.h"),
+        env.Install(f"{destination}/lib/pkgconfig", package),
+    ]
+    Alias("install", installed)
+
+
+def declare_linux(root, name, architecture, arguments):
+    """Static Linux programs: the engine's tests and benchmarks, to be run with the toolchain's TEST_RUNNER."""
+    build = f"build/{name}"
+    env = Environment(
+        tools=["gcc_cross"], toolpath=["#toolchains"], TARGET_ARCHITECTURE=architecture, FREESTANDING=False, CPPPATH=INCLUDES
+    )
+    shorten_commands(env, arguments)
+    static = env.StaticLibrary(f"#{build}/libcolibri.a", engine_objects(env, build))
+    made = [static]
+    made += _programs(env, build, "host_tools/bench", static)
+    made += _programs(env, build, "tests/engine", static)
+    Alias(name, made)
+
+
+def declare_fuzz(root, arguments):
+    """libFuzzer targets: the engine and the runtime's portable half under ASan and UBSan, with coverage."""
+    compiler = arguments.get("CC") or next(filter(shutil.which, ("clang", "clang-14", "clang-15", "clang-16")), None)
+    if compiler is None:
+        raise UserError("fuzz targets need clang with libFuzzer; try: apt install clang-14 libclang-rt-14-dev")
+    build = "build/fuzz"
+    env = _host_environment(arguments, sanitize=True, compiler=compiler)
+    env.Append(CCFLAGS=["-fsanitize=fuzzer-no-link"])
+    library = env.StaticLibrary(f"#{build}/libcolibri.a", engine_objects(env, build) + objects(env, build, c_files("firmware/runtime")))
+    linked = env.Clone()
+    linked.Append(LINKFLAGS=["-fsanitize=fuzzer"])
+    Alias("fuzz", _programs(linked, build, "host_tools/fuzz", library))

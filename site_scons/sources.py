@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds source files by directory and compiles them into a configuration's directory."""
+
+import contract_flags
+from SCons.Script import File, Glob
+
+ENGINE_DIRECTORIES = ("firmware/engine", "firmware/engine/kernels")
+INCLUDES = ["#firmware/engine", "#firmware/hal", "#firmware/runtime"]
+
+
+def shorten_commands(env, arguments):
+    """One short line per step; VERBOSE=1 shows the commands."""
+    if arguments.get("VERBOSE", "0") in ("", "0"):
+        env.Replace(
+            CCCOMSTR="compile $TARGET",
+            SHCCCOMSTR="compile $TARGET",
+            ASPPCOMSTR="assemble $TARGET",
+            ARCOMSTR="archive $TARGET",
+            RANLIBCOMSTR="",
+            LINKCOMSTR="link $TARGET",
+            SHLINKCOMSTR="link $TARGET",
+        )
+
+
+def c_files(*directories):
+    return sorted((str(f) for d in directories for f in Glob(f"#{d}/*.c")), key=str)
+
+
+def objects(env, build, paths, flags=(), **overrides):
+    """One object per source under BUILD/obj/, at the source's own path."""
+    made = []
+    for path in paths:
+        node = File(f"#{path}")
+        target = f"#{build}/obj/{path.rsplit('.', 1)[0]}.o"
+        extra = dict(overrides)
+        if flags:
+            extra["CCFLAGS"] = env["CCFLAGS"] + list(flags)
+        made += env.Object(target, node, **extra)
+    return made
+
+
+def kernel_flags(path, architecture):
+    """Extra flags of an engine source, or None when the target has no such instructions."""
+    name = path.rsplit("/", 1)[-1]
+    for prefix, (architectures, flags) in contract_flags.KERNEL_FILES.items():
+        if name.startswith(prefix):
+            return flags if architecture in architectures else None
+    return []
+
+
+def engine_objects(env, build):
+    """The whole engine, each kernel file with the flags of its instruction set."""
+    made = []
+    for path in c_files(*ENGINE_DIRECTORIES):
+        flags = kernel_flags(path, env["ARCHITECTURE"])
+        if flags is not None:
+            made += objects(env, build, [path], contract_flags.FREESTANDING + flags)
+    return made
