@@ -32,6 +32,8 @@ struct hal_console_api {
     hal_status (*init)(const void *config, void *state);
     size_t (*read)(const void *config, void *state, uint8_t *data, size_t capacity); /* bytes that are there, may be 0 */
     void (*write)(const void *config, void *state, const uint8_t *data, size_t bytes); /* blocks until accepted */
+    /* Returns when input is there or after about that time, so that an idle board need not spin. NULL: don't wait. */
+    void (*wait)(const void *config, void *state, uint32_t milliseconds);
 };
 struct hal_console {
     const struct hal_console_api *api;
