@@ -180,15 +180,16 @@ enum col_pretokenizer { COL_PRETOKENIZER_GPT2 = 1 }; /* the byte-level split of 
 /* Unicode classes that the pre-tokeniser tells apart. */
 enum col_char_class { COL_CLASS_OTHER = 0, COL_CLASS_LETTER = 1, COL_CLASS_NUMBER = 2, COL_CLASS_SPACE = 3 };
 
-/* Head of the tokenizer section. Offsets are from the section's start, multiples of 8; tables do not overlap. */
+/* Head of the tokenizer section. Offsets are from the section's start. The tables lie in the order of their offsets
+ * below, each at the first multiple of 8 after the one before; the section ends with the last. */
 struct col_tokenizer {
     uint32_t kind;          /* enum col_tokenizer_kind */
     uint32_t pretokenizer;  /* enum col_pretokenizer */
     uint32_t vocab;         /* equals col_model.vocab or is smaller (padded embeddings) */
     uint32_t merge_slots;   /* power of two, more than merge_count */
-    uint32_t merge_count;
+    uint32_t merge_count;   /* slots in use; ranks are below it */
     uint32_t class_count;   /* ranges in the class table, at least 1 */
-    uint32_t max_token_bytes;
+    uint32_t max_token_bytes; /* longest text of any token, special ones included */
     uint32_t text_bytes;    /* length of the token text pool */
     uint32_t byte_ids;      /* offset: uint32_t[256], the token of each byte */
     uint32_t token_offsets; /* offset: uint32_t[vocab + 1] into the pool; ascending */
@@ -200,7 +201,7 @@ struct col_tokenizer {
 };
 COL_ASSERT_SIZE(struct col_tokenizer, 64);
 
-#define COL_TOKEN_SPECIAL 1u /* gives no text */
+#define COL_TOKEN_SPECIAL 1u /* gives no text and never comes from text; the pool holds its name for tools */
 
 /* One merge: tokens left and right become `merged`; lower rank first. Empty slot: rank COL_NO_RANK. */
 struct col_merge {
@@ -229,19 +230,22 @@ static inline uint32_t col_merge_hash(uint32_t left, uint32_t right, uint32_t sl
 enum col_segment_kind {
     COL_SEGMENT_TOKEN = 1, /* `value` is a token id */
     COL_SEGMENT_TEXT = 2,  /* `value` is an offset from the section's start, `bytes` its length */
-    COL_SEGMENT_USER = 3   /* the user's text stands here; exactly once */
+    COL_SEGMENT_USER = 3   /* the user's text stands here; exactly once; `value` is COL_USER_* */
 };
+
+#define COL_USER_TRIM 1u            /* the template strips white space from both ends of the user's text */
+#define COL_TEMPLATE_MAX_TEXT 65536u /* longest text segment, in bytes */
 
 struct col_segment {
     uint32_t kind;  /* enum col_segment_kind */
     uint32_t value;
-    uint32_t bytes;
+    uint32_t bytes; /* of a text; 0 for the other kinds */
     uint32_t reserved;
 };
 COL_ASSERT_SIZE(struct col_segment, 16);
 
 struct col_template {
-    uint32_t segment_count; /* at least 1; the segments follow this struct */
+    uint32_t segment_count; /* at least 1; the segments follow this struct, then the texts; two texts never touch */
     uint32_t reserved[3];
 };
 COL_ASSERT_SIZE(struct col_template, 16);
