@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a checkpoint to an image: `pack`."""
+
+from __future__ import annotations
+
+from colibri_sdk.convert.packer import KV_FORMATS, QUANTISATIONS, PackReport, pack
+from colibri_sdk.convert.progress import Progress
+
+__all__ = ["KV_FORMATS", "QUANTISATIONS", "PackReport", "Progress", "pack"]

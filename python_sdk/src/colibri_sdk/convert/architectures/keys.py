@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads config.json's keys with their types and limits checked, so that architecture files only name them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from colibri_sdk.errors import CheckpointError
+
+# The image's fields are uint32; anything near that is a damaged file.
+_LARGEST = 2**31 - 1
+
+
+def _wrong(key: str, value: Any, wanted: str) -> CheckpointError:
+    return CheckpointError(
+        f"config.json has {key} = {value!r}; {wanted} is expected", "Fetch config.json again.", where=key
+    )
+
+
+def positive_integer(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    """config[key] as an integer of at least 1. null and a missing key give `default`, an error without one."""
+    value = config.get(key)
+    if value is None:
+        if default is None:
+            raise CheckpointError(f"config.json has no {key}", "Fetch config.json again.", where=key)
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _LARGEST:
+        raise _wrong(key, value, "a positive integer")
+    return value
+
+
+def positive_number(config: Mapping[str, Any], key: str, default: float | None = None) -> float:
+    """config[key] as a finite number above 0. null and a missing key give `default`, an error without one."""
+    value = config.get(key)
+    if value is None:
+        if default is None:
+            raise CheckpointError(f"config.json has no {key}", "Fetch config.json again.", where=key)
+        return default
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value) or value <= 0:
+        raise _wrong(key, value, "a positive number")
+    return float(value)
+
+
+def only(config: Mapping[str, Any], key: str, *allowed: Any) -> None:
+    """Refuses every value of config[key] that is not in `allowed`; a missing key counts as the first of them."""
+    value = config.get(key, allowed[0])
+    if value not in allowed:
+        names = " or ".join(repr(choice) for choice in allowed)
+        raise CheckpointError(
+            f"config.json has {key} = {value!r}, which is not supported",
+            f"Supported: {names}.",
+            where=key,
+        )
+
+
+def rope_theta(config: Mapping[str, Any], default: float) -> float:
+    """The rotary base, in either spelling: rope_theta with rope_scaling, or both inside rope_parameters.
+
+    Raises CheckpointError for every scaling of rotary angles other than none.
+    """
+    for key in ("rope_scaling", "rope_parameters"):
+        block = config.get(key)
+        if block is None:
+            continue
+        if not isinstance(block, dict):
+            raise _wrong(key, block, "an object or null")
+        kind = block.get("rope_type", block.get("type", "default"))
+        if kind != "default":
+            raise CheckpointError(
+                f"config.json scales rotary positions with {key}.rope_type = {kind!r}, which is not supported",
+                "Supported: 'default'. Pack a checkpoint without context extension.",
+                where=key,
+            )
+        if block.get("partial_rotary_factor", 1.0) != 1.0:
+            raise CheckpointError(
+                f"config.json has {key}.partial_rotary_factor = {block['partial_rotary_factor']!r}, "
+                "which is not supported",
+                "Supported: 1.0.",
+                where=key,
+            )
+    nested = config.get("rope_parameters") or {}
+    theta = positive_number(nested, "rope_theta", positive_number(config, "rope_theta", default))
+    if config.get("rope_theta") is not None and theta != positive_number(config, "rope_theta"):
+        raise CheckpointError(
+            f"config.json gives rope_theta as {config['rope_theta']} and, in rope_parameters, as {theta}",
+            "Fetch config.json again.",
+            where="rope_theta",
+        )
+    return theta
+
+
+def end_tokens(config: Mapping[str, Any], vocab: int, limit: int) -> tuple[int, ...]:
+    """eos_token_id, an integer or a list, as ascending distinct ids below `vocab`, at most `limit`."""
+    value = config.get("eos_token_id")
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    for one in ids:
+        if not isinstance(one, int) or isinstance(one, bool) or not 0 <= one < vocab:
+            raise _wrong("eos_token_id", value, f"ids below vocab_size = {vocab}")
+    distinct = tuple(sorted(set(ids)))
+    if len(distinct) > limit:
+        raise _wrong("eos_token_id", value, f"at most {limit} ids")
+    return distinct

@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packs a Hugging Face checkpoint into an image.
+
+Everything that can be decided from names and shapes is decided first: the layout of the whole image, before the first
+weight is read. Then the weights stream through, a few rows at a time, in the order in which they lie in the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from colibri_sdk import __version__
+from colibri_sdk.convert import architectures, rotary
+from colibri_sdk.convert.card import ChatFacts, build_card, chat_facts, encode_card, hash_files, source_files
+from colibri_sdk.convert.checkpoint import Checkpoint, read_json
+from colibri_sdk.convert.description import LayerDescription, ModelDescription, TensorSource
+from colibri_sdk.convert.progress import Progress, Silent
+from colibri_sdk.convert.quantize import pack_tensor
+from colibri_sdk.errors import CheckpointError, InternalError, UsageError
+from colibri_sdk.image.layout import (
+    EXPERT,
+    LAYER,
+    MODEL,
+    PAGE,
+    SECTION_NAMES,
+    TENSOR,
+    TENSOR_ALIGN,
+    TILE_ROWS,
+    Format,
+    KvFormat,
+    SectionKind,
+    align_up,
+    tensor_bytes,
+)
+from colibri_sdk.image.writer import ImageWriter, SectionStream, short_utf8
+
+KV_FORMATS: Mapping[str, KvFormat] = {"f16": KvFormat.F16, "f32": KvFormat.F32}
+
+# Numbers in memory at once while a matrix is packed. The search for 4-bit scales holds some twenty copies of them.
+_PIECE_NUMBERS = 1 << 18
+
+
+@dataclass(frozen=True)
+class Quantisation:
+    """Formats by the role of a matrix. Norms are always float32 vectors."""
+
+    matrix: Format
+    router: Format
+
+
+# A router's few rows decide which experts run: its rounding errors cost more and its bytes less than any others'. So it
+# stays in float32 where the rest is in integers.
+QUANTISATIONS: Mapping[str, Quantisation] = {
+    "q8": Quantisation(Format.Q8, Format.F32),
+    "q4": Quantisation(Format.Q4, Format.F32),
+    "f16": Quantisation(Format.F16, Format.F16),
+    "f32": Quantisation(Format.F32, Format.F32),
+}
+
+
+@dataclass(frozen=True)
+class PackReport:
+    """What was packed. `sections` maps names to bytes."""
+
+    image: Path
+    image_bytes: int
+    image_id: str
+    name: str
+    architecture: str
+    quantisation: str
+    kv_format: str
+    context: int
+    parameters: int
+    active_parameters: int
+    source_bytes: int
+    has_tokenizer: bool
+    sections: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A tensor with its place in the resident section or in an expert's blob."""
+
+    source: TensorSource
+    format: Format
+    offset: int
+
+    @property
+    def bytes(self) -> int:
+        return tensor_bytes(self.format, self.source.rows, self.source.cols)
+
+    def entry(self) -> np.ndarray[Any, np.dtype[np.void]]:
+        record = np.zeros((), TENSOR)
+        record["offset"], record["bytes"] = self.offset, self.bytes
+        record["rows"], record["cols"] = self.source.rows, self.source.cols
+        record["format"] = self.format
+        return record
+
+
+class _Shelf:
+    """Gives places, one after the other."""
+
+    def __init__(self) -> None:
+        self.placed: list[_Placed] = []
+        self._end = 0
+
+    def place(self, source: TensorSource, fmt: Format) -> _Placed:
+        tensor = _Placed(source, Format.F32_VECTOR if source.is_vector else fmt, align_up(self._end, TENSOR_ALIGN))
+        self._end = tensor.offset + tensor.bytes
+        self.placed.append(tensor)
+        return tensor
+
+
+class _Meter:
+    """Adds up bytes for a Progress."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress = progress
+        self._total = total
+        self._done = 0
+
+    def advance(self, count: int, what: str) -> None:
+        self._done += count
+        self._progress.update(min(self._done, self._total), self._total, what)
+
+
+def pack(
+    source: Path,
+    out: Path,
+    *,
+    quant: str = "q8",
+    kv: str = "f16",
+    context: int | None = None,
+    progress: Progress | None = None,
+) -> PackReport:
+    """Packs the checkpoint directory `source` into the image `out`, which is replaced only by a whole image.
+
+    `quant` is q8, q4, f16 or f32; `kv` the format of the KV cache, f16 or f32; `context` the largest number of positions,
+    by default what the model was made for. The same checkpoint and options give the same bytes.
+    Raises UsageError for a wrong option and CheckpointError naming what is wrong in the checkpoint.
+    """
+    if quant not in QUANTISATIONS:
+        raise UsageError(f"unknown quantisation {quant!r}", f"Choose one of {', '.join(QUANTISATIONS)}.")
+    if kv not in KV_FORMATS:
+        raise UsageError(f"unknown KV cache format {kv!r}", f"Choose one of {', '.join(KV_FORMATS)}.")
+    with Checkpoint(source) as checkpoint:
+        generation = read_json(source / "generation_config.json", required=False)
+        config = dict(checkpoint.config)
+        if generation.get("eos_token_id") is not None:
+            config["eos_token_id"] = generation["eos_token_id"]
+        description = architectures.describe(config, frozenset(checkpoint.tensors))
+        checkpoint.check(description.sources(), description.ignored_tensors)
+        job = _Job(checkpoint, _limit_context(description, context), out, quant, kv, progress or Silent())
+        return job.run()
+
+
+def _limit_context(description: ModelDescription, context: int | None) -> ModelDescription:
+    if context is None:
+        return description
+    if not 1 <= context <= description.context_max:
+        raise UsageError(
+            f"a context of {context} positions is not possible with this model",
+            f"Choose 1 to {description.context_max}, which its max_position_embeddings allows.",
+        )
+    return replace(description, context_max=context)
+
+
+class _Job:
+    """One run of the packer: the layout first, then the bytes."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        description: ModelDescription,
+        out: Path,
+        quant: str,
+        kv: str,
+        progress: Progress,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._description = description
+        self._out = out
+        self._quant = quant
+        self._kv = kv
+        self._formats = QUANTISATIONS[quant]
+        self._name = checkpoint.directory.resolve().name or "model"
+        self._files = source_files(checkpoint)
+        weights = sum(tensor.bytes for tensor in checkpoint.tensors.values())
+        self._source_bytes = weights
+        self._meter = _Meter(progress, weights + sum(path.stat().st_size for path in self._files))
+        self._resident = _Shelf()
+        self._expert_shelves: list[list[_Shelf]] = []
+        self._model, self._layers = self._lay_out()
+
+    # --------------------------------------------------------------------------------------------------- layout
+
+    def _lay_out(self) -> tuple[Any, Any]:
+        """Places every tensor; returns the MODEL record and the LAYER records."""
+        what = self._description
+        model = np.zeros((), MODEL)
+        model["architecture"] = short_utf8(what.architecture, 39)
+        model["quantisation"] = short_utf8(self._quant, 23)
+        model["vocab"], model["hidden"], model["layers"] = what.vocab, what.hidden, len(what.layers)
+        model["context_max"], model["rotary_dim"] = what.context_max, what.rotary_dim
+        model["kv_format"] = KV_FORMATS[self._kv]
+        model["norm_eps"] = what.norm_eps
+        model["eos_count"] = len(what.eos)
+        model["eos"][: len(what.eos)] = what.eos
+        embedding = self._resident.place(what.embedding, self._formats.matrix)
+        model["embedding"] = embedding.entry()
+        model["final_norm"] = self._resident.place(what.final_norm, self._formats.matrix).entry()
+        head = embedding if what.head is None else self._resident.place(what.head, self._formats.matrix)
+        model["head"] = head.entry()
+        layers = np.zeros(len(what.layers), LAYER)
+        first_expert = 0
+        for record, layer in zip(layers, what.layers, strict=True):
+            self._lay_out_layer(record, layer, first_expert)
+            first_expert += len(layer.experts)
+        return model, layers
+
+    def _lay_out_layer(self, record: Any, layer: LayerDescription, first_expert: int) -> None:
+        record["heads"], record["kv_heads"], record["head_dim"] = layer.heads, layer.kv_heads, layer.head_dim
+        record["attention_scale"], record["norm_eps"] = layer.attention_scale, layer.norm_eps
+        record["router_kind"], record["experts"] = layer.router_kind, len(layer.experts)
+        record["top_k"], record["expert_width"] = layer.top_k, layer.expert_width
+        record["first_expert"] = first_expert
+        for field, source in layer.resident():
+            fmt = self._formats.router if field == "router" else self._formats.matrix
+            record[field] = self._resident.place(source, fmt).entry()
+        shelves = []
+        for expert in layer.experts:
+            shelf = _Shelf()
+            for source in expert.tensors():
+                shelf.place(source, self._formats.matrix)
+            shelves.append(shelf)
+        for field, tensor in zip(("gate", "up", "down"), shelves[0].placed, strict=True):
+            record[field] = tensor.entry()
+        last = shelves[0].placed[-1]
+        record["expert_bytes"] = align_up(last.offset + last.bytes, PAGE)
+        self._expert_shelves.append(shelves)
+
+    # ---------------------------------------------------------------------------------------------------- bytes
+
+    def run(self) -> PackReport:
+        what = self._description
+        directory = self._checkpoint.directory
+        chat = chat_facts(directory)
+        tokenizer, template, special = _compile_text(directory, what.vocab, chat)
+        card = build_card(
+            self._checkpoint,
+            what,
+            name=self._name,
+            packer=f"colibri-sdk {__version__}",
+            quantisation=self._quant,
+            kv=self._kv,
+            context=what.context_max,
+            digests=hash_files(self._files, self._meter.advance),
+            special_tokens=special,
+            chat=chat,
+        )
+        sizes: dict[str, int] = {}
+        with ImageWriter(self._out, self._name) as writer:
+
+            def add(kind: SectionKind, data: bytes) -> None:
+                writer.add(kind, data)
+                sizes[SECTION_NAMES[kind]] = len(data)
+
+            add(SectionKind.MODEL, self._model.tobytes())
+            add(SectionKind.LAYERS, self._layers.tobytes())
+            if tokenizer:
+                add(SectionKind.TOKENIZER, tokenizer)
+                add(SectionKind.TEMPLATE, template)
+            with writer.section(SectionKind.ROPE) as stream:
+                for piece in rotary.tables(what.rope_theta, what.rotary_dim, what.context_max):
+                    stream.write(piece)
+                sizes[SECTION_NAMES[SectionKind.ROPE]] = stream.bytes
+            with writer.section(SectionKind.RESIDENT) as stream:
+                self._write_tensors(stream, self._resident, 0)
+                sizes[SECTION_NAMES[SectionKind.RESIDENT]] = stream.bytes
+            directory_entries = np.zeros(sum(len(shelves) for shelves in self._expert_shelves), EXPERT)
+            add(SectionKind.EXPERT_DIR, directory_entries.tobytes())
+            with writer.section(SectionKind.EXPERTS) as stream:
+                self._write_experts(stream, directory_entries)
+                sizes[SECTION_NAMES[SectionKind.EXPERTS]] = stream.bytes
+            writer.rewrite(SectionKind.EXPERT_DIR, directory_entries.tobytes())
+            add(SectionKind.CARD, encode_card(card))
+        return PackReport(
+            image=self._out,
+            image_bytes=writer.image_bytes,
+            image_id=writer.image_id.hex(),
+            name=self._name,
+            architecture=what.architecture,
+            quantisation=self._quant,
+            kv_format=self._kv,
+            context=what.context_max,
+            parameters=what.parameters(),
+            active_parameters=what.active_parameters(),
+            source_bytes=self._source_bytes,
+            has_tokenizer=bool(tokenizer),
+            sections=sizes,
+        )
+
+    def _write_tensors(self, stream: SectionStream, shelf: _Shelf, start: int) -> None:
+        """The tensors of one shelf, whose byte 0 is byte `start` of the section."""
+        for tensor in shelf.placed:
+            stream.align(TENSOR_ALIGN, start)
+            if stream.bytes - start != tensor.offset:
+                raise InternalError(f"tensor {tensor.source.title} lies at {stream.bytes - start}, not {tensor.offset}")
+            self._write_tensor(stream, tensor)
+
+    def _write_tensor(self, stream: SectionStream, tensor: _Placed) -> None:
+        source = tensor.source
+        stored = self._checkpoint.tensors[source.name]
+        width = stored.bytes // max(1, int(np.prod(stored.shape, dtype=np.int64)))
+        at_once = max(TILE_ROWS, _PIECE_NUMBERS // source.cols // TILE_ROWS * TILE_ROWS)
+        for piece in self._checkpoint.rows(source, at_once):
+            stream.write(pack_tensor(piece, tensor.format, source.title))
+            self._meter.advance(piece.size * width, source.title)
+
+    def _write_experts(self, stream: SectionStream, entries: Any) -> None:
+        """Every expert's blob, and its entry of the directory."""
+        position = 0
+        for layer_index, shelves in enumerate(self._expert_shelves):
+            for expert_index, shelf in enumerate(shelves):
+                start = stream.bytes
+                stream.take_crc()
+                self._write_tensors(stream, shelf, start)
+                stream.align(PAGE)
+                entry = entries[position]
+                entry["offset"], entry["bytes"] = start, stream.bytes - start
+                entry["crc32"] = stream.take_crc()
+                entry["layer"], entry["expert"] = layer_index, expert_index
+                position += 1
+
+
+def _compile_text(directory: Path, vocab: int, chat: ChatFacts) -> tuple[bytes, bytes, Mapping[str, int]]:
+    """The tokenizer and template sections and the special tokens; nothing for a checkpoint without a tokenizer."""
+    tokenizer_json = directory / "tokenizer.json"
+    if not tokenizer_json.is_file():
+        other = [name for name in ("tokenizer.model", "vocab.json", "vocab.txt") if (directory / name).is_file()]
+        if other:
+            raise CheckpointError(
+                f"the checkpoint has a tokenizer in {other[0]}, which cannot be read",
+                "Save it as tokenizer.json with the transformers library.",
+                where=other[0],
+            )
+        return b"", b"", {}
+    from colibri_sdk.convert.template import compile_template
+    from colibri_sdk.convert.tokenizer import compile_tokenizer
+
+    tokenizer = compile_tokenizer(tokenizer_json, vocab)
+    text = chat.template if chat.template is not None else _plain_template(chat)
+    template = compile_template(text, tokenizer, chat.token("bos_token"), chat.token("eos_token"))
+    return tokenizer.section, template, tokenizer.special
+
+
+def _plain_template(chat: ChatFacts) -> str:
+    """For a model that is no chat model: its beginning-of-text token where it wants one, then the user's text."""
+    start = "{{ bos_token }}" if chat.add_bos and chat.token("bos_token") else ""
+    return start + "{% for message in messages %}{{ message['content'] }}{% endfor %}"

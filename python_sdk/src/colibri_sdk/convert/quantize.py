@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrices to tiles: the numeric side of the packer.
+
+Input is float32 [rows][cols]; output is the array that lies in the image (image.h, docs/image-format.md): tiles of 8 rows,
+for the integer formats of 32 columns, interleaved for SIMD. Everything is elementwise IEEE arithmetic in a stated order, so
+that the same checkpoint gives the same image on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from colibri_sdk.errors import CheckpointError
+from colibri_sdk.image.layout import BLOCK, TILE_Q4, TILE_Q8, TILE_ROWS, Format, align_up
+
+Floats = npt.NDArray[np.float32]
+Halves = npt.NDArray[np.float16]
+Packed = npt.NDArray[Any]
+
+# The smallest positive binary16. A block whose ideal scale lies below it takes this one: its error, at most half a
+# scale, is then below 3e-8.
+_SMALLEST_HALF = np.float16(2.0**-24)
+
+# Candidate scales of a 4-bit block, as the largest magnitude divided by these: the plain grids (7 is the first, 8 with
+# the peak's opposite sign the second), then finer and coarser ones around them, which clip the peak or leave room.
+_Q4_DIVISORS = (7.0, -8.0, -7.5, -7.0, -8.5, 6.5, 7.5, 8.0, 6.0, -6.5, 8.5, -9.0)
+
+
+def pack_tensor(matrix: Floats, fmt: Format, name: str) -> bytes:
+    """The bytes of [rows][cols] float32 in format `fmt`. `name` is for messages.
+
+    `rows` must be a multiple of 8 unless these are the matrix's last rows, so that a matrix can be packed in pieces.
+    Raises CheckpointError when a number is NaN or infinite or does not fit the format.
+    """
+    if not np.isfinite(matrix).all():
+        row, col = (int(i) for i in np.argwhere(~np.isfinite(matrix))[0])
+        raise CheckpointError(
+            f"tensor {name} has {matrix[row, col]} at row {row}, column {col}",
+            "NaN and infinity cannot be run; the checkpoint is damaged or its training diverged.",
+            where=name,
+        )
+    return _PACKERS[fmt](matrix, name).tobytes()
+
+
+def unpack_tensor(data: bytes | memoryview, fmt: Format, rows: int, cols: int) -> Floats:
+    """The exact float32 values of a tensor in the image: the inverse of pack_tensor for checks and tests."""
+    if fmt is Format.F32_VECTOR:
+        return np.frombuffer(data, "<f4", count=cols).reshape(1, cols).copy()
+    groups = align_up(rows, TILE_ROWS) // TILE_ROWS
+    blocks = align_up(cols, BLOCK) // BLOCK
+    if fmt in (Format.F32, Format.F16):
+        flat = np.frombuffer(data, "<f4" if fmt is Format.F32 else "<f2").reshape(groups, cols, TILE_ROWS)
+        return flat.transpose(0, 2, 1).reshape(groups * TILE_ROWS, cols)[:rows].astype(np.float32)
+    if fmt is Format.Q8:
+        tiles = np.frombuffer(data, TILE_Q8).reshape(groups, blocks)
+        q = tiles["q"].reshape(groups, blocks, 8, TILE_ROWS, 4)
+    else:
+        tiles = np.frombuffer(data, TILE_Q4).reshape(groups, blocks)
+        pairs = tiles["q"].reshape(groups, blocks, 4, 1, TILE_ROWS, 4)
+        both = np.concatenate([pairs & 15, pairs >> 4], axis=3).astype(np.int8) - np.int8(8)
+        q = both.reshape(groups, blocks, 8, TILE_ROWS, 4)
+    by_row = q.transpose(0, 3, 1, 2, 4).reshape(groups, TILE_ROWS, blocks, BLOCK)
+    scale = tiles["scale"].astype(np.float32).transpose(0, 2, 1)[..., np.newaxis]
+    values = by_row.astype(np.float32) * scale
+    return values.reshape(groups * TILE_ROWS, blocks * BLOCK)[:rows, :cols]
+
+
+def _pad(matrix: Floats, rows: int, cols: int) -> Floats:
+    """`matrix` with zero rows and columns added up to [rows][cols]."""
+    if matrix.shape == (rows, cols):
+        return matrix
+    padded = np.zeros((rows, cols), np.float32)
+    padded[: matrix.shape[0], : matrix.shape[1]] = matrix
+    return padded
+
+
+def _blocks(matrix: Floats) -> Floats:
+    """[rows][cols] as [row group][row of 8][block][32], zero-padded."""
+    rows, cols = align_up(matrix.shape[0], TILE_ROWS), align_up(matrix.shape[1], BLOCK)
+    return _pad(matrix, rows, cols).reshape(rows // TILE_ROWS, TILE_ROWS, cols // BLOCK, BLOCK)
+
+
+def _interleave(q: npt.NDArray[np.int8]) -> npt.NDArray[np.int8]:
+    """[row group][row][block][32] to the tiles' order [row group][block][group of 4 columns][4 * row + column]."""
+    groups, _, blocks, _ = q.shape
+    split = q.reshape(groups, TILE_ROWS, blocks, 8, 4)
+    return split.transpose(0, 2, 3, 1, 4).reshape(groups, blocks, 8, BLOCK)
+
+
+def _row_groups(matrix: Floats) -> Floats:
+    """[rows][cols] as [row group][cols][8], zero-padded."""
+    rows, cols = align_up(matrix.shape[0], TILE_ROWS), matrix.shape[1]
+    return _pad(matrix, rows, cols).reshape(rows // TILE_ROWS, TILE_ROWS, cols).transpose(0, 2, 1)
+
+
+def _too_large(name: str, fmt: str, value: float) -> CheckpointError:
+    return CheckpointError(
+        f"tensor {name} has a weight of magnitude {value:g}, which {fmt} cannot hold",
+        "Pack with --quant f32.",
+        where=name,
+    )
+
+
+def _pack_vector(matrix: Floats, name: str) -> Packed:
+    if matrix.shape[0] != 1:
+        raise CheckpointError(f"tensor {name} is to be a vector and has {matrix.shape[0]} rows", where=name)
+    return np.ascontiguousarray(matrix, "<f4")
+
+
+def _pack_f32(matrix: Floats, name: str) -> Packed:
+    return np.ascontiguousarray(_row_groups(matrix), "<f4")
+
+
+def _pack_f16(matrix: Floats, name: str) -> Packed:
+    with np.errstate(over="ignore"):
+        halves = matrix.astype("<f2")
+    if not np.isfinite(halves).all():
+        raise _too_large(name, "f16", float(np.abs(matrix).max()))
+    padded = np.zeros((align_up(halves.shape[0], TILE_ROWS), halves.shape[1]), "<f2")
+    padded[: halves.shape[0]] = halves
+    groups = padded.reshape(-1, TILE_ROWS, halves.shape[1]).transpose(0, 2, 1)
+    return np.ascontiguousarray(groups)
+
+
+def _to_half(scale: Floats) -> Halves:
+    """binary16, round to nearest even; what would vanish becomes the smallest number of its sign. Zero stays zero."""
+    with np.errstate(over="ignore"):
+        half = scale.astype(np.float16)
+    lost = (half == 0) & (scale != 0)
+    return np.where(lost, np.copysign(_SMALLEST_HALF, scale).astype(np.float16), half)
+
+
+def _divide(blocks: Floats, scale: Halves) -> Floats:
+    """blocks / scale, 0 where the scale is 0."""
+    wide = scale.astype(np.float32)[..., np.newaxis]
+    return np.divide(blocks, wide, out=np.zeros_like(blocks), where=wide != 0)
+
+
+def _pack_q8(matrix: Floats, name: str) -> Packed:
+    """Per block: scale = amax / 127 in binary16, q = round-half-even(w / scale).
+
+    Where rounding the scale down would push the peak past 127.5 (only far below 6e-5, where binary16 is coarse) the next
+    larger scale is taken. The error of each weight is then at most half a scale.
+    """
+    blocks = _blocks(matrix)
+    amax = np.abs(blocks).max(axis=3)
+    scale = _to_half(amax / np.float32(127.0))
+    if not np.isfinite(scale).all():
+        raise _too_large(name, "q8", float(amax.max()))
+    short = amax > scale.astype(np.float32) * np.float32(127.5)
+    scale = np.where(short, np.nextafter(scale, np.float16(np.inf)), scale)
+    q = np.clip(np.rint(_divide(blocks, scale)), -127, 127).astype(np.int8)
+    tiles = np.zeros((q.shape[0], q.shape[2]), TILE_Q8)
+    tiles["scale"] = scale.transpose(0, 2, 1)
+    tiles["q"] = _interleave(q)
+    return tiles
+
+
+def _sum_block(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Sum over the last axis of 32 by halving: a fixed order, where np.sum leaves its order to the build."""
+    while values.shape[-1] > 1:
+        half = values.shape[-1] // 2
+        values = values[..., :half] + values[..., half:]
+    return values[..., 0]
+
+
+def _pack_q4(matrix: Floats, name: str) -> Packed:
+    """Per block: the scale of the smallest squared error among the candidates, q = round-half-even(w / scale) in -8 .. 7.
+
+    Candidates are the peak divided by _Q4_DIVISORS and, from the best of these, the least-squares scale
+    sum(w * q) / sum(q * q) of its own integers, twice. Scales may be negative, which lets either sign reach -8.
+    Ties keep the earlier candidate.
+    """
+    blocks = _blocks(matrix)
+    at = np.abs(blocks).argmax(axis=3)[..., np.newaxis]
+    peak = np.take_along_axis(blocks, at, axis=3)[..., 0]
+    best_scale = np.zeros(peak.shape, np.float16)
+    best_q = np.zeros(blocks.shape, np.int8)
+    best_error = np.where(peak == 0, 0.0, np.inf)
+
+    def consider(scale: Halves) -> None:
+        finite = np.isfinite(scale)
+        usable = np.where(finite, scale, np.float16(0))
+        q = np.clip(np.rint(_divide(blocks, usable)), -8, 7)
+        miss = blocks - q * usable.astype(np.float32)[..., np.newaxis]
+        error = np.where(finite, _sum_block(miss.astype(np.float64) ** 2), np.inf)
+        better = error < best_error
+        best_error[better] = error[better]
+        best_scale[better] = usable[better]
+        best_q[better] = q[better].astype(np.int8)
+
+    for divisor in _Q4_DIVISORS:
+        consider(_to_half(peak / np.float32(divisor)))
+    if not np.isfinite(best_error).all():
+        raise _too_large(name, "q4", float(np.abs(peak).max()))
+    for _ in range(2):
+        wide = best_q.astype(np.float64)
+        above, below = _sum_block(blocks * wide), _sum_block(wide * wide)
+        fitted = np.divide(above, below, out=np.zeros_like(above), where=below != 0)
+        consider(_to_half(fitted.astype(np.float32)))
+
+    nibbles = _interleave(best_q + np.int8(8)).astype(np.uint8)
+    tiles = np.zeros((nibbles.shape[0], nibbles.shape[1]), TILE_Q4)
+    tiles["scale"] = best_scale.transpose(0, 2, 1)
+    tiles["q"] = nibbles[:, :, 0::2] | (nibbles[:, :, 1::2] << 4)
+    return tiles
+
+
+_PACKERS: dict[Format, Callable[[Floats, str], Packed]] = {
+    Format.F32_VECTOR: _pack_vector,
+    Format.F32: _pack_f32,
+    Format.F16: _pack_f16,
+    Format.Q8: _pack_q8,
+    Format.Q4: _pack_q4,
+}

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The structs of a Colibri image as NumPy dtypes.
+
+This module mirrors firmware/engine/image.h, field for field, and nothing else. A test compiles that header and compares
+every struct's name, offsets and sizes with the dtypes below through DWARF, so that neither side can change alone. The
+meaning of each field is documented there and in docs/image-format.md.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+MAGIC = b"COLIBRI\x1a"
+FORMAT_VERSION = 1
+NUMERIC_VERSION = 1
+PAGE = 4096
+DIRECTORY_OFFSET = 128
+MAX_SECTIONS = (PAGE - DIRECTORY_OFFSET) // 64
+TILE_ROWS = 8
+BLOCK = 32
+TENSOR_ALIGN = 64
+MAX_EOS = 4
+NO_RANK = 0xFFFFFFFF
+TOKEN_SPECIAL = 1
+
+
+class Prng(IntEnum):
+    """enum col_prng: the generator that the sampler draws from."""
+
+    SPLITMIX64 = 1
+
+
+class SectionKind(IntEnum):
+    """enum col_section_kind: sections lie in the image in this order."""
+
+    MODEL = 1
+    LAYERS = 2
+    TOKENIZER = 3
+    TEMPLATE = 4
+    ROPE = 5
+    RESIDENT = 6
+    EXPERT_DIR = 7
+    EXPERTS = 8
+    CARD = 9
+
+
+SECTION_NAMES: dict[SectionKind, str] = {kind: kind.name.lower().replace("_", "-") for kind in SectionKind}
+
+
+class Format(IntEnum):
+    """enum col_format: how a tensor's numbers lie in the image."""
+
+    F32_VECTOR = 1
+    F32 = 2
+    F16 = 3
+    Q8 = 4
+    Q4 = 5
+
+
+class RouterKind(IntEnum):
+    """enum col_router_kind: how a layer chooses its experts."""
+
+    TOPK_SOFTMAX = 1
+
+
+class TokenizerKind(IntEnum):
+    """enum col_tokenizer_kind."""
+
+    BYTE_BPE = 1
+
+
+class Pretokenizer(IntEnum):
+    """enum col_pretokenizer."""
+
+    GPT2 = 1
+
+
+class CharClass(IntEnum):
+    """enum col_char_class: the Unicode classes that the pre-tokeniser tells apart."""
+
+    OTHER = 0
+    LETTER = 1
+    NUMBER = 2
+    SPACE = 3
+
+
+class SegmentKind(IntEnum):
+    """enum col_segment_kind: the parts of a rendered chat prompt."""
+
+    TOKEN = 1
+    TEXT = 2
+    USER = 3
+
+
+class KvFormat(IntEnum):
+    """enum colibri_kv_format of colibri.h. An image never says IMAGE."""
+
+    IMAGE = 0
+    F32 = 1
+    F16 = 2
+
+
+HEADER = np.dtype(
+    [
+        ("magic", "V8"),
+        ("format_version", "<u4"),
+        ("numeric_version", "<u4"),
+        ("image_bytes", "<u8"),
+        ("page_bytes", "<u4"),
+        ("section_count", "<u4"),
+        ("image_id", "V16"),
+        ("model_name", "S48"),
+        ("prng", "<u4"),
+        ("reserved", "<u4", (6,)),
+        ("header_crc32", "<u4"),
+    ]
+)
+
+SECTION = np.dtype(
+    [
+        ("name", "S16"),
+        ("kind", "<u4"),
+        ("crc32", "<u4"),
+        ("offset", "<u8"),
+        ("bytes", "<u8"),
+        ("reserved", "<u4", (6,)),
+    ]
+)
+
+TILE_Q8 = np.dtype([("scale", "<f2", (TILE_ROWS,)), ("q", "i1", (8, BLOCK))])
+
+TILE_Q4 = np.dtype([("scale", "<f2", (TILE_ROWS,)), ("q", "u1", (4, BLOCK))])
+
+TENSOR = np.dtype(
+    [
+        ("offset", "<u8"),
+        ("bytes", "<u8"),
+        ("rows", "<u4"),
+        ("cols", "<u4"),
+        ("format", "<u4"),
+        ("reserved", "<u4"),
+    ]
+)
+
+MODEL = np.dtype(
+    [
+        ("architecture", "S40"),
+        ("quantisation", "S24"),
+        ("vocab", "<u4"),
+        ("hidden", "<u4"),
+        ("layers", "<u4"),
+        ("context_max", "<u4"),
+        ("rotary_dim", "<u4"),
+        ("kv_format", "<u4"),
+        ("norm_eps", "<f4"),
+        ("eos_count", "<u4"),
+        ("eos", "<u4", (MAX_EOS,)),
+        ("reserved", "<u4", (4,)),
+        ("embedding", TENSOR),
+        ("final_norm", TENSOR),
+        ("head", TENSOR),
+    ]
+)
+
+LAYER = np.dtype(
+    [
+        ("heads", "<u4"),
+        ("kv_heads", "<u4"),
+        ("head_dim", "<u4"),
+        ("attention_scale", "<f4"),
+        ("norm_eps", "<f4"),
+        ("router_kind", "<u4"),
+        ("experts", "<u4"),
+        ("top_k", "<u4"),
+        ("expert_width", "<u4"),
+        ("first_expert", "<u4"),
+        ("expert_bytes", "<u8"),
+        ("reserved", "<u4", (4,)),
+        ("attention_norm", TENSOR),
+        ("query", TENSOR),
+        ("key", TENSOR),
+        ("value", TENSOR),
+        ("output", TENSOR),
+        ("expert_norm", TENSOR),
+        ("router", TENSOR),
+        ("gate", TENSOR),
+        ("up", TENSOR),
+        ("down", TENSOR),
+    ]
+)
+
+EXPERT = np.dtype(
+    [
+        ("offset", "<u8"),
+        ("bytes", "<u8"),
+        ("crc32", "<u4"),
+        ("generation", "<u4"),
+        ("layer", "<u4"),
+        ("expert", "<u4"),
+    ]
+)
+
+TOKENIZER = np.dtype(
+    [
+        ("kind", "<u4"),
+        ("pretokenizer", "<u4"),
+        ("vocab", "<u4"),
+        ("merge_slots", "<u4"),
+        ("merge_count", "<u4"),
+        ("class_count", "<u4"),
+        ("max_token_bytes", "<u4"),
+        ("text_bytes", "<u4"),
+        ("byte_ids", "<u4"),
+        ("token_offsets", "<u4"),
+        ("token_flags", "<u4"),
+        ("token_text", "<u4"),
+        ("merges", "<u4"),
+        ("classes", "<u4"),
+        ("reserved", "<u4", (2,)),
+    ]
+)
+
+MERGE = np.dtype([("left", "<u4"), ("right", "<u4"), ("rank", "<u4"), ("merged", "<u4")])
+
+SEGMENT = np.dtype([("kind", "<u4"), ("value", "<u4"), ("bytes", "<u4"), ("reserved", "<u4")])
+
+TEMPLATE = np.dtype([("segment_count", "<u4"), ("reserved", "<u4", (3,))])
+
+# The C struct that each dtype mirrors.
+STRUCTS: dict[str, np.dtype[np.void]] = {
+    "col_header": HEADER,
+    "col_section": SECTION,
+    "col_tile_q8": TILE_Q8,
+    "col_tile_q4": TILE_Q4,
+    "col_tensor": TENSOR,
+    "col_model": MODEL,
+    "col_layer": LAYER,
+    "col_expert": EXPERT,
+    "col_tokenizer": TOKENIZER,
+    "col_merge": MERGE,
+    "col_segment": SEGMENT,
+    "col_template": TEMPLATE,
+}
+
+# The C enum that each IntEnum mirrors, with the prefix of its constants.
+ENUMS: dict[str, tuple[type[IntEnum], str]] = {
+    "col_prng": (Prng, "COL_PRNG_"),
+    "col_section_kind": (SectionKind, "COL_SECTION_"),
+    "col_format": (Format, "COL_"),
+    "col_router_kind": (RouterKind, "COL_ROUTER_"),
+    "col_tokenizer_kind": (TokenizerKind, "COL_TOKENIZER_"),
+    "col_pretokenizer": (Pretokenizer, "COL_PRETOKENIZER_"),
+    "col_char_class": (CharClass, "COL_CLASS_"),
+    "col_segment_kind": (SegmentKind, "COL_SEGMENT_"),
+    "colibri_kv_format": (KvFormat, "COLIBRI_KV_"),
+}
+
+
+def align_up(value: int, step: int) -> int:
+    """The smallest multiple of `step` that is not below `value`."""
+    return -(-value // step) * step
+
+
+def tensor_bytes(fmt: Format, rows: int, cols: int) -> int:
+    """Exact length in bytes of a [rows][cols] tensor in format `fmt`, padding rows and columns included."""
+    if fmt is Format.F32_VECTOR:
+        return 4 * cols
+    row_groups = -(-rows // TILE_ROWS)
+    blocks = -(-cols // BLOCK)
+    match fmt:
+        case Format.F32:
+            return row_groups * cols * TILE_ROWS * 4
+        case Format.F16:
+            return row_groups * cols * TILE_ROWS * 2
+        case Format.Q8:
+            return row_groups * blocks * TILE_Q8.itemsize
+        case Format.Q4:
+            return row_groups * blocks * TILE_Q4.itemsize
