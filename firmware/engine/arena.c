@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * arena.c: a bump allocator that never frees. See arena.h. */
+#include "arena.h"
+
+void col_arena_region(struct col_arena *arena, const char *name)
+{
+    struct colibri_plan *plan = arena->plan;
+    if (plan == NULL) {
+        return;
+    }
+    if (plan->region_count >= COLIBRI_MAX_REGIONS) {
+        arena->overflow = true;
+        return;
+    }
+    struct colibri_region *region = &plan->region[plan->region_count++];
+    size_t i = 0;
+    for (; name[i] != '\0' && i + 1 < sizeof region->name; i++) {
+        region->name[i] = name[i];
+    }
+    for (; i < sizeof region->name; i++) {
+        region->name[i] = '\0';
+    }
+    region->offset = arena->used;
+    region->bytes = 0;
+}
+
+void *col_arena_claim(struct col_arena *arena, uint64_t count, uint64_t size)
+{
+    uint64_t bytes = 0;
+    uint64_t end = 0;
+    if (__builtin_mul_overflow(count, size, &bytes) ||
+        __builtin_add_overflow(bytes, (uint64_t)COLIBRI_ARENA_ALIGN - 1u, &bytes)) {
+        arena->overflow = true;
+        return NULL;
+    }
+    bytes &= ~((uint64_t)COLIBRI_ARENA_ALIGN - 1u);
+    if (__builtin_add_overflow(arena->used, bytes, &end)) {
+        arena->overflow = true;
+        return NULL;
+    }
+    uint8_t *memory = arena->base == NULL ? NULL : arena->base + arena->used;
+    arena->used = end;
+    if (arena->plan != NULL && arena->plan->region_count > 0) {
+        arena->plan->region[arena->plan->region_count - 1u].bytes += bytes;
+    }
+    return memory;
+}

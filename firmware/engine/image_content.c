@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * image_content.c: the bytes of an image whose structure is right: checksums, padding, numbers. */
+#include "image_view.h"
+
+#include "detail.h"
+#include "numeric.h"
+#include "tensor.h"
+
+static bool zero_bytes(const uint8_t *data, uint64_t bytes)
+{
+    uint8_t any = 0;
+    for (uint64_t i = 0; i < bytes; i++) {
+        any |= data[i];
+    }
+    return any == 0u;
+}
+
+static colibri_status check_sections(const struct col_image *image, struct colibri_detail *detail)
+{
+    uint64_t end = COL_PAGE;
+    for (uint32_t kind = COL_SECTION_MODEL; kind <= COL_SECTION_CARD; kind++) {
+        const struct col_section *s = image->section[kind];
+        if (s == NULL) {
+            continue;
+        }
+        if (!zero_bytes(image->base + end, s->offset - end)) {
+            return col_fail(COLIBRI_E_IMAGE_CHECKSUM, detail, s->name, end, s->offset);
+        }
+        end = s->offset + s->bytes;
+        /* The experts have a checksum each, so that one can be replaced without reading the others. */
+        const uint32_t crc = kind == COL_SECTION_EXPERTS ? 0u : colibri_crc32(0, image->base + s->offset, s->bytes);
+        if (crc != s->crc32) {
+            return col_fail(COLIBRI_E_IMAGE_CHECKSUM, detail, s->name, crc, s->crc32);
+        }
+    }
+    if (!zero_bytes(image->base + end, image->bytes - end)) {
+        return col_fail(COLIBRI_E_IMAGE_CHECKSUM, detail, "image", end, image->bytes);
+    }
+    for (uint32_t i = 0; i < image->expert_count; i++) {
+        const struct col_expert *e = &image->expert[i];
+        const uint32_t crc = colibri_crc32(0, image->blobs + e->offset, e->bytes);
+        if (crc != e->crc32) {
+            return col_fail(COLIBRI_E_IMAGE_CHECKSUM, detail, "experts", e->expert, e->layer);
+        }
+    }
+    return COLIBRI_OK;
+}
+
+static colibri_status check_tensor(const struct col_tensor *t, const uint8_t *base, const char *name, uint32_t layer,
+                                   struct colibri_detail *detail)
+{
+    if (!col_tensor_finite(t, base + t->offset)) {
+        return col_fail(COLIBRI_E_IMAGE_NUMBER, detail, name, layer, 0);
+    }
+    return COLIBRI_OK;
+}
+
+static colibri_status check_numbers(const struct col_image *image, struct colibri_detail *detail)
+{
+    const struct col_model *m = image->model;
+    const uint64_t rope = 2u * (uint64_t)m->context_max * (m->rotary_dim / 2u);
+    for (uint64_t i = 0; i < rope; i += m->rotary_dim) {
+        if (!col_all_finite(image->cosines + i, m->rotary_dim)) {
+            return col_fail(COLIBRI_E_IMAGE_NUMBER, detail, "rope", i, rope);
+        }
+    }
+    colibri_status status = check_tensor(&m->embedding, image->resident, "embedding", 0, detail);
+    status = status != COLIBRI_OK ? status : check_tensor(&m->final_norm, image->resident, "final norm", 0, detail);
+    status = status != COLIBRI_OK ? status : check_tensor(&m->head, image->resident, "head", 0, detail);
+    for (uint32_t i = 0; i < m->layers && status == COLIBRI_OK; i++) {
+        const struct col_layer *l = &image->layer[i];
+        const struct {
+            const struct col_tensor *tensor;
+            const char *name;
+        } resident[] = {
+            {&l->attention_norm, "attention norm"}, {&l->query, "query"},   {&l->key, "key"},
+            {&l->value, "value"},                   {&l->output, "output"}, {&l->expert_norm, "expert norm"},
+            {&l->router, "router"},
+        };
+        for (size_t t = 0; t < sizeof resident / sizeof *resident && status == COLIBRI_OK; t++) {
+            status = check_tensor(resident[t].tensor, image->resident, resident[t].name, i, detail);
+        }
+        for (uint32_t e = 0; e < l->experts && status == COLIBRI_OK; e++) {
+            const uint8_t *blob = image->blobs + image->expert[l->first_expert + e].offset;
+            status = check_tensor(&l->gate, blob, "gate", i, detail);
+            status = status != COLIBRI_OK ? status : check_tensor(&l->up, blob, "up", i, detail);
+            status = status != COLIBRI_OK ? status : check_tensor(&l->down, blob, "down", i, detail);
+        }
+    }
+    return status;
+}
+
+colibri_status col_image_check_content(const struct col_image *image, struct colibri_detail *detail)
+{
+    const colibri_status status = check_sections(image, detail);
+    return status != COLIBRI_OK ? status : check_numbers(image, detail);
+}
