@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colibri-sdk demo: the whole way from a checkpoint to answers of an emulated board."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from colibri_sdk.cli import options, output
+from colibri_sdk.cli.run import both, show_grid
+
+if TYPE_CHECKING:
+    from colibri_sdk.answers import Answer
+    from colibri_sdk.targets import Target
+
+PROMPTS = (
+    "set pump 3 to 40 percent",
+    "what's the temperature of the north tank?",
+    "turn off all the lights on floor 2 in ten minutes",
+)
+
+
+@click.command()
+@click.option("--board", "-b", "board_name", default="rpi3", show_default=True, help="The board to emulate.")
+@click.option("--prompt", "prompts", multiple=True, help="Your own prompt; may be given several times.")
+@options.quant_option
+@output.json_option
+def command(board_name: str, prompts: tuple[str, ...], quant: str, as_json: bool) -> None:
+    """Build the firmware, pack the demo model, write a card, boot it in the emulator, ask, and show the figures."""
+    from colibri_sdk import paths, targets
+    from colibri_sdk.answers import ask
+    from colibri_sdk.boards import load_board
+    from colibri_sdk.errors import NoDeviceError
+
+    board = load_board(board_name)
+    if not board.emulated:
+        raise NoDeviceError(
+            f"{board.name} has no emulator", "Choose another --board; `colibri-sdk boards` says which have."
+        )
+    with output.Progress("packing") as progress:
+        image = targets.image_for(paths.models_dir() / "hummingbird", quant=quant, log=output.note, progress=progress)
+    answers: list[Answer] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="demo-", dir=paths.build_dir()) as scratch,
+        targets.emulated(board, image, directory=Path(scratch), log=output.note) as target,
+    ):
+        for prompt in prompts or PROMPTS:
+            if not as_json:
+                click.echo(f"\n> {prompt}")
+            answers.append(
+                ask(target.device, prompt, on_token=None if as_json else lambda token: output.piece(token.text))
+            )
+            if not as_json:
+                click.echo()
+        sizes = _sizes(target, image)
+    if as_json:
+        output.emit_json(_summary(answers, list(prompts or PROMPTS), sizes))
+    else:
+        _show(board_name, answers, sizes)
+
+
+def _sizes(target: Target, image: Path) -> dict[str, int]:
+    firmware = target.firmware
+    assert firmware is not None
+    stats = target.device.stats()
+    return {
+        "firmware_bytes": (firmware.binary or firmware.elf).stat().st_size,
+        "image_bytes": image.stat().st_size,
+        "card_bytes": target.card.stat().st_size if target.card else 0,
+        "arena_bytes": stats.arena_bytes,
+        "arena_peak_bytes": stats.arena_peak_bytes,
+    }
+
+
+def _summary(answers: list[Answer], prompts: list[str], sizes: dict[str, int]) -> dict[str, Any]:
+    """The first answer's fields at the top, as `run` has them; then the sizes; then all answers."""
+    each = [{"prompt": prompt, **answer.as_json()} for prompt, answer in zip(prompts, answers, strict=True)]
+    return {**each[0], **sizes, "answers": each}
+
+
+def _show(board_name: str, answers: list[Answer], sizes: dict[str, int]) -> None:
+    click.echo()
+    rows = [
+        ["board", f"{board_name}, emulated"],
+        ["kernels", answers[0].stats.kernels],
+        ["firmware", output.size(sizes["firmware_bytes"])],
+        ["image", output.size(sizes["image_bytes"])],
+        ["arena", f"{output.size(sizes['arena_bytes'])}, high-water mark {output.count(sizes['arena_peak_bytes'])}"],
+    ]
+    for number, answer in enumerate(answers, 1):
+        rows.append([f"first token {number}", both(answer.timings, "time_to_first_token_s", "s")])
+        rows.append([f"speed {number}", both(answer.timings, "tokens_per_second", "tokens/s")])
+    output.table(["", ""], rows)
+    click.echo()
+    total = [
+        [sum(counts) for counts in zip(*layers, strict=True)]
+        for layers in zip(*(answer.experts for answer in answers), strict=True)
+    ]
+    show_grid("Experts chosen (tokens), per layer", total)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that several commands share: which device, and how to sample."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from colibri_sdk.cli import output
+from colibri_sdk.errors import UsageError
+
+if TYPE_CHECKING:
+    from colibri_sdk.targets import Target
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+QUANTS = ("q8", "q4", "f16", "f32")
+
+quant_option = click.option(
+    "--quant", type=click.Choice(QUANTS), default="q8", show_default=True, help="Number format of the weights."
+)
+
+
+def _all(options: list[Callable[[F], F]]) -> Callable[[F], F]:
+    return lambda function: functools.reduce(lambda f, option: option(f), reversed(options), function)
+
+
+def device_options(function: F) -> F:
+    """--port, --board, --model, --quant, --cpu, --baud, --timeout: see `open_target`."""
+    return _all(
+        [
+            click.option("--port", "-p", help="Serial port, socket://HOST:PORT or unix:PATH. Default: $COLIBRI_PORT."),
+            click.option("--board", "-b", "board_name", help="Board; with an image it is emulated."),
+            click.option("--model", "-m", type=click.Path(exists=True, path_type=Path), help="Image or checkpoint."),
+            quant_option,
+            click.option("--cpu", help="Processor model of the emulated board, where it has a choice."),
+            click.option("--baud", type=int, help="Speed of the serial line. Default: as the board says."),
+            click.option("--timeout", type=float, default=30.0, show_default=True, help="Longest wait, in seconds."),
+        ]
+    )(function)
+
+
+def sampling_options(function: F) -> F:
+    """The request's parameters, named as Device.generate names them."""
+    return _all(
+        [
+            click.option("--max-tokens", type=click.IntRange(0), default=0, help="Longest answer; 0: what fits."),
+            click.option("--temperature", type=click.FloatRange(0, 100), default=0.0, help="0: always the likeliest."),
+            click.option("--top-k", type=click.IntRange(0), default=0, help="Choose among that many; 0: all."),
+            click.option(
+                "--top-p", type=click.FloatRange(0, 1), default=0.0, help="... up to this probability; 0: all."
+            ),
+            click.option("--repetition-penalty", type=click.FloatRange(0), default=0.0, help="> 1 avoids repeating."),
+            click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, help="Of the random numbers."),
+            click.option("--stop", multiple=True, help="Text that ends the answer; up to four times."),
+        ]
+    )(function)
+
+
+SAMPLING_NAMES = ("max_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "seed", "stop")
+DEVICE_NAMES = ("port", "board_name", "model", "quant", "cpu", "baud", "timeout")
+
+
+def take(names: tuple[str, ...], values: dict[str, Any]) -> dict[str, Any]:
+    """Moves the named options out of a command's keyword arguments."""
+    return {name: values.pop(name) for name in names}
+
+
+@contextmanager
+def open_target(
+    *,
+    port: str | None,
+    board_name: str | None,
+    model: Path | None,
+    quant: str,
+    cpu: str | None,
+    baud: int | None,
+    timeout: float,
+) -> Iterator[Target]:
+    """The device that the options mean.
+
+    An image means an emulated board (--board, default: the host board, this machine); no image means a real one on
+    --port, $COLIBRI_PORT or the only port that matches.
+    """
+    from colibri_sdk import targets
+    from colibri_sdk.boards import load_board
+
+    if model is None:
+        if cpu:
+            raise UsageError("--cpu is for emulated boards", "Give an image with --model, or leave --cpu out.")
+        board = load_board(board_name) if board_name else None
+        with targets.on_port(port, board, timeout=timeout, baud=baud) as target:
+            yield target
+        return
+    if port:
+        raise UsageError(
+            "--port is a real device, an image means an emulated board",
+            "Leave one of the two out. To put an image on a real card use `colibri-sdk flash`.",
+        )
+    board = load_board(board_name or "host")
+    with output.Progress("packing") as progress:
+        image = targets.image_for(model, quant=quant, log=output.note, progress=progress)
+    with tempfile.TemporaryDirectory(prefix="colibri-") as scratch:
+        options: dict[str, Any] = {"cpu": cpu} if cpu else {}
+        with targets.emulated(board, image, directory=Path(scratch), log=output.note, **options) as target:
+            yield target

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Getting to a device that answers: a real one on a port, or an emulated board with an image on its card.
+
+The command line and the tests both come through here, so what the tests boot is what a user boots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from colibri_sdk import ports
+from colibri_sdk.errors import UsageError
+
+if TYPE_CHECKING:
+    from colibri_sdk.boards import Board
+    from colibri_sdk.build import Firmware
+    from colibri_sdk.device import Device
+    from colibri_sdk.emulator import Emulator
+
+Log = Callable[[str], None]
+
+# Longest time for an emulated board to boot, read its card (slowest: 1.3 MB/s) and answer.
+EMULATOR_TIMEOUT_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Target:
+    """An open device and what is known about it. `board`, `firmware`, `emulator`, `card` only when it is emulated."""
+
+    device: Device
+    where: str
+    board: Board | None = None
+    firmware: Firmware | None = None
+    emulator: Emulator | None = None
+    card: Path | None = None
+
+
+def image_for(model: Path, *, quant: str = "q8", log: Log | None = None, progress: Any = None) -> Path:
+    """The image to use for `model`: itself, or, for a checkpoint's directory, one packed now and kept in build/.
+
+    The kept one is used again as long as nothing in the directory is newer than it.
+    """
+    from filelock import FileLock
+
+    from colibri_sdk.paths import build_dir
+
+    if model.is_file():
+        return model
+    if not (model / "config.json").is_file():
+        raise UsageError(
+            f"{model} is neither an image nor a checkpoint's directory",
+            "Give a .colibri file or a directory with config.json.",
+        )
+    images = build_dir() / "images"
+    images.mkdir(parents=True, exist_ok=True)
+    out = images / f"{model.resolve().name}-{quant}.colibri"
+    with FileLock(out.with_suffix(".lock")):
+        if not out.is_file() or out.stat().st_mtime < newest(model):
+            from colibri_sdk.convert import pack
+
+            if log:
+                log(f"packing {model} as {quant}")
+            pack(model, out, quant=quant, progress=progress)
+    return out
+
+
+def newest(directory: Path) -> float:
+    """Latest change of any file in a directory or of the package that packs it."""
+    package = Path(__file__).resolve().parent
+    files = [*directory.iterdir(), *(package / "convert").rglob("*.py"), *(package / "image").rglob("*.py")]
+    return max(file.stat().st_mtime for file in files)
+
+
+@contextmanager
+def emulated(
+    board: Board,
+    image: Path,
+    *,
+    directory: Path,
+    firmware: Firmware | None = None,
+    timeout: float = EMULATOR_TIMEOUT_SECONDS,
+    log: Log | None = None,
+    **options: Any,
+) -> Iterator[Target]:
+    """Boots `board` with `image` on its card and waits until the model is loaded. `options` go to emulator.start.
+
+    `directory` gets the card image; firmware is built when none is given.
+    """
+    from colibri_sdk import emulator
+    from colibri_sdk.build import build
+    from colibri_sdk.device import Device
+    from colibri_sdk.flash import write_card
+
+    say = log or (lambda _: None)
+    if firmware is None:
+        say(f"building the firmware of {board.name}")
+        firmware = build(board, log=None)
+    card: Path | None = None
+    storage = image
+    if board.name != "host":
+        directory.mkdir(parents=True, exist_ok=True)
+        card = storage = directory / f"{board.name}.img"
+        say(f"writing {card}")
+        write_card(board, firmware=firmware, model=image, to=card, boot_files=None, force=True)
+    say(f"booting {board.name}")
+    with (
+        emulator.start(board, firmware=firmware, storage=storage, **options) as running,
+        Device.open(running, timeout=timeout) as device,
+    ):
+        yield Target(device, f"{board.name} (emulated)", board, firmware, running, card)
+
+
+@contextmanager
+def on_port(port: str | None, board: Board | None, *, timeout: float, baud: int | None = None) -> Iterator[Target]:
+    """Opens the device on `port`, or on the only port that `board` (or any board) matches."""
+    from colibri_sdk.boards import list_boards
+    from colibri_sdk.device import Device
+
+    usb_ids = [usb_id for candidate in ([board] if board else list_boards()) for usb_id in candidate.usb_ids]
+    chosen = ports.choose(port, usb_ids, what=f"a {board.name}" if board else "a board")
+    ports.check_usable(chosen)
+    with Device.open(chosen, timeout=timeout, baud=baud) as device:
+        yield Target(device, chosen, board)

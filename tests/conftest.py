@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures that several parts of the suite share: what takes long is built once in a session.
+
+repo_root           the checkout
+host_library        path of libcolibri for this machine, built once
+hummingbird         hummingbird("q8") -> path of the packed demo model, packed once for each quantisation
+tiny_mixtral        tiny_mixtral("f32") -> path of the packed random checkpoint of tests/parity/mixtral
+firmware            firmware("rpi3") -> the board's firmware, built once
+emulated            emulated("rpi3", image) -> a Device on an emulated board that was just booted; all are ended
+                    with the test, and a failing test's report shows what the board printed on its console
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from colibri_sdk.build import Firmware
+    from colibri_sdk.device import Device
+
+ROOT = Path(__file__).resolve().parent.parent
+CONSOLES = pytest.StashKey[list[tuple[str, Callable[[], bytes]]]]()
+
+PackModel = Callable[[str], Path]
+
+
+@pytest.fixture(scope="session")
+def repo_root() -> Path:
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def host_library() -> Path:
+    from colibri_sdk.build import build_host_library
+
+    return build_host_library()
+
+
+def _packer(source: Path, directory: Path) -> PackModel:
+    @cache
+    def pack_once(quant: str = "q8") -> Path:
+        from colibri_sdk.convert import pack
+
+        out = directory / f"{source.name}-{quant}.colibri"
+        pack(source, out, quant=quant)
+        return out
+
+    return pack_once
+
+
+@pytest.fixture(scope="session")
+def hummingbird(tmp_path_factory: pytest.TempPathFactory, host_library: Path) -> PackModel:
+    return _packer(ROOT / "models" / "hummingbird", tmp_path_factory.mktemp("hummingbird"))
+
+
+@pytest.fixture(scope="session")
+def tiny_mixtral(tmp_path_factory: pytest.TempPathFactory, host_library: Path) -> PackModel:
+    return _packer(ROOT / "tests" / "parity" / "mixtral", tmp_path_factory.mktemp("mixtral"))
+
+
+@pytest.fixture(scope="session")
+def firmware() -> Callable[[str], Firmware]:
+    @cache
+    def build_once(name: str) -> Firmware:
+        from colibri_sdk.boards import load_board
+        from colibri_sdk.build import build
+
+        return build(load_board(name))
+
+    return build_once
+
+
+@pytest.fixture
+def emulated(
+    request: pytest.FixtureRequest, tmp_path: Path, firmware: Callable[[str], Firmware]
+) -> Iterator[Callable[..., Device]]:
+    """emulated(board, image, **options of emulator.start) -> Device, its model loaded."""
+    from colibri_sdk.boards import load_board
+
+    from colibri_sdk import targets
+
+    consoles: list[tuple[str, Callable[[], bytes]]] = []
+    request.node.stash[CONSOLES] = consoles
+    with ExitStack() as running:
+
+        def start(name: str, image: Path, **options: Any) -> Device:
+            directory = tmp_path / f"{name}-{len(consoles)}"
+            target = running.enter_context(
+                targets.emulated(load_board(name), image, directory=directory, firmware=firmware(name), **options)
+            )
+            assert target.emulator is not None
+            consoles.append((name, target.emulator.console_output))
+            return target.device
+
+        yield start
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    report = yield
+    if report.failed:
+        for name, console in item.stash.get(CONSOLES, []):
+            report.sections.append((f"console of {name}", console().decode("utf-8", "backslashreplace")))
+    return report
