@@ -8,6 +8,8 @@
 
 #include "numeric.h"
 
+#define LARGEST_LOGIT 3.0e38f
+
 void col_sampler_layout(struct col_sampler *sampler, struct col_arena *arena, uint32_t vocab)
 {
     sampler->candidate = col_arena_claim(arena, vocab, sizeof *sampler->candidate);
@@ -82,6 +84,9 @@ static void penalise(struct col_sampler *sampler, float penalty, uint32_t vocab,
             sampler->seen[id / 32u] |= bit;
             float *logit = &sampler->candidate[id].logit;
             *logit = *logit > 0.0f ? *logit / penalty : *logit * penalty;
+            if (!col_is_finite(*logit)) { /* an absurd logit times an absurd penalty: still a number */
+                *logit = *logit > 0.0f ? LARGEST_LOGIT : -LARGEST_LOGIT;
+            }
         }
     }
 }
@@ -104,9 +109,12 @@ static void heapify(struct col_candidate *candidate, uint32_t count)
     }
 }
 
-/* Moves the foremost candidates from the heap to the array's end, foremost last, until *kept are there or their
- * probabilities (relative to that of `max`) reach `mass`. Sets *kept to their number and returns their sum. */
-static float take(struct col_candidate *heap, uint32_t count, uint32_t *kept, float max, float mass)
+/* From here on, a candidate's logit is relative to the foremost one's and its probability is exp(logit), not divided by
+ * the sum.
+ *
+ * Moves the foremost candidates from the heap to the array's end, foremost last, until *kept are there or their
+ * probabilities reach `mass`. Sets *kept to their number and returns their sum. */
+static float take(struct col_candidate *heap, uint32_t count, uint32_t *kept, float mass)
 {
     float sum = 0.0f;
     uint32_t taken = 0;
@@ -116,7 +124,7 @@ static float take(struct col_candidate *heap, uint32_t count, uint32_t *kept, fl
         heap[0] = heap[last];
         heap[last] = top;
         sift_down(heap, last, 0);
-        sum += col_exp(top.logit - max);
+        sum += col_exp(top.logit);
         taken++;
     }
     *kept = taken;
@@ -124,24 +132,24 @@ static float take(struct col_candidate *heap, uint32_t count, uint32_t *kept, fl
 }
 
 /* The same on candidates that `take` has put before `end`: how many of them reach `mass`. */
-static float keep(const struct col_candidate *end, uint32_t *kept, float max, float mass)
+static float keep(const struct col_candidate *end, uint32_t *kept, float mass)
 {
     float sum = 0.0f;
     uint32_t within = 0;
     while (within < *kept && sum < mass) {
         within++;
-        sum += col_exp((end - within)->logit - max);
+        sum += col_exp((end - within)->logit);
     }
     *kept = within;
     return sum;
 }
 
 /* The first of the `kept` candidates before `end` at which the probabilities passed exceed `target`. */
-static uint32_t draw_taken(const struct col_candidate *end, uint32_t kept, float max, float target)
+static uint32_t draw_taken(const struct col_candidate *end, uint32_t kept, float target)
 {
     float passed = 0.0f;
     for (uint32_t i = 1; i <= kept; i++) {
-        passed += col_exp((end - i)->logit - max);
+        passed += col_exp((end - i)->logit);
         if (passed > target) {
             return (end - i)->id;
         }
@@ -149,20 +157,20 @@ static uint32_t draw_taken(const struct col_candidate *end, uint32_t kept, float
     return (end - kept)->id;
 }
 
-/* Sum of all probabilities relative to that of `max`; leaves each in `probability`, candidates' order. */
-static float sum_all(struct col_sampler *sampler, const struct col_kernels *kernels, uint32_t vocab, float max)
+/* Sum of all probabilities; leaves each in `probability`, candidates' order. */
+static float sum_all(struct col_sampler *sampler, const struct col_kernels *kernels, uint32_t vocab)
 {
     for (uint32_t i = 0; i < vocab; i++) {
         sampler->probability[i] = sampler->candidate[i].logit;
     }
-    return kernels->exp_sum(sampler->probability, vocab, max);
+    return kernels->exp_sum(sampler->probability, vocab, 0.0f);
 }
 
 /* Draws from all candidates, which are still in the order of their ids: nothing needs sorting. */
-static uint32_t draw_any(struct col_sampler *sampler, const struct col_kernels *kernels, uint32_t vocab, float max,
+static uint32_t draw_any(struct col_sampler *sampler, const struct col_kernels *kernels, uint32_t vocab,
                          float draw)
 {
-    const float target = draw * sum_all(sampler, kernels, vocab, max);
+    const float target = draw * sum_all(sampler, kernels, vocab);
     float passed = 0.0f;
     for (uint32_t i = 0; i < vocab; i++) {
         passed += sampler->probability[i];
@@ -188,28 +196,29 @@ uint32_t col_sample(struct col_sampler *sampler, const struct colibri_sampling *
     if (sampling->temperature == 0.0f || sampling->top_k == 1u) {
         return candidate[best].id;
     }
+    /* Relative to the foremost, so that no temperature makes an infinity minus an infinity. */
+    const float top = candidate[best].logit;
     for (uint32_t i = 0; i < vocab; i++) {
-        candidate[i].logit = candidate[i].logit / sampling->temperature;
+        candidate[i].logit = (candidate[i].logit - top) / sampling->temperature;
     }
-    const float max = candidate[best].logit;
     const float draw = (float)(next_random(sampler) >> 40) * 0x1p-24f;
     const bool nucleus = sampling->top_p > 0.0f && sampling->top_p < 1.0f;
     const bool limited = sampling->top_k > 0u && sampling->top_k < vocab;
     if (!nucleus && !limited) {
-        return draw_any(sampler, kernels, vocab, max, draw);
+        return draw_any(sampler, kernels, vocab, draw);
     }
     heapify(candidate, vocab);
     /* top-p refers to the probabilities that top-k left, so their sum comes first. */
     uint32_t kept = limited ? sampling->top_k : vocab;
     float sum = 0.0f;
     if (limited) {
-        sum = take(candidate, vocab, &kept, max, (float)vocab + 1.0f);
+        sum = take(candidate, vocab, &kept, (float)vocab + 1.0f);
     } else {
-        sum = sum_all(sampler, kernels, vocab, max);
+        sum = sum_all(sampler, kernels, vocab);
     }
     if (nucleus) {
         const float mass = sum * sampling->top_p;
-        sum = limited ? keep(candidate + vocab, &kept, max, mass) : take(candidate, vocab, &kept, max, mass);
+        sum = limited ? keep(candidate + vocab, &kept, mass) : take(candidate, vocab, &kept, mass);
     }
-    return draw_taken(candidate + vocab, kept, max, draw * sum);
+    return draw_taken(candidate + vocab, kept, draw * sum);
 }
