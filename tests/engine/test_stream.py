@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -16,10 +17,10 @@ SHIM = r"""
 #include <stdlib.h>
 #include <string.h>
 /* Feeds `count` tokens; writes what is shown after each, with its length, until a stop string appears. */
-int shim_stream(const uint8_t *text, const uint32_t *bytes, uint32_t count, const char *stops, const uint32_t *stop_bytes,
-                uint32_t stop_count, uint32_t capacity, uint8_t *out, uint32_t *shown);
-int shim_stream(const uint8_t *text, const uint32_t *bytes, uint32_t count, const char *stops, const uint32_t *stop_bytes,
-                uint32_t stop_count, uint32_t capacity, uint8_t *out, uint32_t *shown)
+int shim_stream(const uint8_t *text, const uint32_t *bytes, uint32_t count, const char *stops,
+                const uint32_t *stop_bytes, uint32_t stop_count, uint32_t capacity, uint8_t *out, uint32_t *shown);
+int shim_stream(const uint8_t *text, const uint32_t *bytes, uint32_t count, const char *stops,
+                const uint32_t *stop_bytes, uint32_t stop_count, uint32_t capacity, uint8_t *out, uint32_t *shown)
 {
     struct colibri_request request = {.stop_count = stop_count};
     for (uint32_t i = 0; i < stop_count; i++) {
@@ -73,7 +74,7 @@ def feed(stream: Native, pieces: Sequence[bytes], stops: Sequence[bytes]) -> tup
 
 def cut(data: bytes, places: Sequence[int]) -> list[bytes]:
     edges = [0, *sorted({p % (len(data) + 1) for p in places}), len(data)]
-    return [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [data[a:b] for a, b in pairwise(edges)]
 
 
 def expected(text: bytes, pieces: Sequence[bytes], stops: Sequence[bytes]) -> tuple[bool, bytes]:
@@ -95,11 +96,14 @@ texts = st.one_of(
 )
 
 
+stop_texts = st.one_of(st.text("abé", min_size=1, max_size=5).map(str.encode), st.binary(min_size=1, max_size=4))
+
+
 @given(
     text=texts,
     places=st.lists(st.integers(0, 10_000), max_size=40),
-    stops=st.lists(st.one_of(st.text("abé", min_size=1, max_size=5).map(str.encode), st.binary(min_size=1, max_size=4)), max_size=4),
-)  # fmt: skip
+    stops=st.lists(stop_texts, max_size=4),
+)
 @settings(max_examples=600, deadline=None)
 def test_shown_text(stream: Native, text: bytes, places: list[int], stops: list[bytes]) -> None:
     pieces = cut(text, places)
