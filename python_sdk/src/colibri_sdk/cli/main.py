@@ -88,9 +88,8 @@ def run(arguments: Sequence[str]) -> int:
         for line in lines[1:]:
             click.echo(f"  {line}", err=True)
         return error.exit_code
-    except BrokenPipeError:
-        # The reader of our output went away, as `head` does; keep Python from complaining at its exit.
-        sys.stdout = None
+    except SystemExit:
+        # Only for a broken pipe does click end by itself: the reader went away, as `head` does, and has what it wanted.
         return e.EXIT_OK
     except OSError as error:
         if debug:

@@ -103,11 +103,13 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, title: st
 class Progress:
     """How far long work is, on stderr: a bar on a terminal, a line at each tenth elsewhere.
 
-    Works wherever the package asks for `update(done_bytes, total_bytes, what)`; use it as a context manager.
+    Works wherever the package asks for `update(done_bytes, total_bytes, what)`; use it as a context manager. With
+    `unit` other things than bytes are counted.
     """
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, unit: str = "") -> None:
         self._title = title
+        self._unit = unit
         self._bar: RichProgress | None = None
         self._task: TaskID | None = None
         self._tenth = -1
@@ -115,11 +117,18 @@ class Progress:
     def __enter__(self) -> Progress:
         if sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
 
-            columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-            self._bar = Bar(*columns, TextColumn("{task.fields[what]}"), console=Console(stderr=True), transient=True)
+            self._bar = Bar(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn() if self._unit else DownloadColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[what]}"),
+                console=Console(stderr=True),
+                transient=True,
+            )
             self._bar.start()
             self._task = self._bar.add_task(self._title, total=None, what="")
         return self
@@ -136,4 +145,5 @@ class Progress:
         tenth = 10 * done_bytes // total_bytes if total_bytes else 10
         if tenth > self._tenth:
             self._tenth = tenth
-            note(f"{self._title}: {10 * tenth} % of {size(total_bytes)} {what}".rstrip())
+            whole = f"{total_bytes} {self._unit}" if self._unit else size(total_bytes)
+            note(f"{self._title}: {10 * tenth} % of {whole} {what}".rstrip())

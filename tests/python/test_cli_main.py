@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line as scripts see it: exit codes, what goes to stdout and stderr, and what is not loaded."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+
+import click
+import pytest
+
+from colibri_sdk import errors
+from colibri_sdk.cli import main, output
+
+EXIT_CODES = {
+    errors.ColibriError: 1,
+    errors.UsageError: 2,
+    errors.NoDeviceError: 3,
+    errors.AmbiguousDeviceError: 4,
+    errors.PortBusyError: 5,
+    errors.PortPermissionError: 5,
+    errors.TransferError: 6,
+    errors.LinkTimeoutError: 6,
+    errors.LinkLostError: 6,
+    errors.VerifyError: 6,
+    errors.FlashError: 6,
+    errors.ImageError: 7,
+    errors.CheckpointError: 7,
+    errors.DeviceError: 8,
+    errors.DeviceFaultError: 8,
+    errors.BuildError: 1,
+    errors.EmulatorError: 1,
+    errors.ToolMissingError: 1,
+    errors.InternalError: 1,
+    KeyboardInterrupt: 130,
+    FileNotFoundError: 2,
+    OSError: 1,
+    ZeroDivisionError: 1,
+}
+
+
+def install(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Makes `colibri-sdk boards` raise `error` after it has begun its work."""
+
+    @click.command()
+    def failing() -> None:
+        raise error
+
+    monkeypatch.setattr(main.LazyGroup, "get_command", lambda *_: failing)
+
+
+def test_every_error_of_the_tree_is_in_the_table_of_exit_codes() -> None:
+    public = {
+        value
+        for name, value in vars(errors).items()
+        if inspect.isclass(value) and issubclass(value, errors.ColibriError) and not name.startswith("_")
+    }
+    assert public == {error for error in EXIT_CODES if issubclass(error, errors.ColibriError)}
+    for error in public:
+        assert f"{error.__name__} " in (errors.__doc__ or ""), "the tree drawn at the top of errors.py lacks it"
+
+
+@pytest.mark.parametrize(("error", "code"), EXIT_CODES.items(), ids=lambda value: getattr(value, "__name__", value))
+def test_exit_code_message_and_hint(
+    error: type[BaseException],
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    known = issubclass(error, errors.ColibriError)
+    install(monkeypatch, error("the thing at fault", "what to try") if known else error("the thing at fault"))
+    assert main.run(["boards"]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Traceback" not in err
+    if error is not KeyboardInterrupt:
+        assert "the thing at fault" in err
+    if known:
+        assert "what to try" in err
+
+
+def test_debug_shows_the_error_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, errors.ImageError("broken"))
+    with pytest.raises(errors.ImageError):
+        main.run(["boards", "--debug"])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["no-such-command"],
+        ["run"],
+        ["run", "--no-such-option", "x"],
+        ["inspect", "/no/such/file"],
+        ["run", "a", "b", "c"],
+        ["run", "--top-p", "1.5", "x"],
+        ["run", "--seed", "-1", "x"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_use_is_exit_code_2(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(line) == errors.EXIT_USAGE
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "rror" in err
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([name, "--help"]) == 0
+    assert f"Usage: colibri-sdk {name}" in capsys.readouterr().out
+
+
+def test_help_loads_nothing_heavy() -> None:
+    program = (
+        "import sys; from colibri_sdk.cli.main import run; run(['--help']);"
+        "print(sorted({'numpy', 'rich', 'serial', 'cffi', 'jsonschema', 'tokenizers'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_reader_that_goes_away_is_no_error() -> None:
+    program = (
+        "import sys, click; from colibri_sdk.cli import main;"
+        "command = click.Command('boards', callback=lambda: [click.echo('x' * 1000) for _ in range(1000)]);"
+        "main.LazyGroup.get_command = lambda *_: command; sys.argv = ['', 'boards']; main.main()"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        err = process.stderr.read()
+    assert (process.returncode, err) == (0, b"")
+
+
+def test_plain_table_aligns_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    output.table(["name", "bytes"], [["a", 5], ["longer", 12345]], title="Sizes", right="lr")
+    assert capsys.readouterr().out == "Sizes\nname    bytes\na           5\nlonger  12345\n"
+
+
+def test_json_is_one_line_and_knows_bytes_and_numpy(capsys: pytest.CaptureFixture[str]) -> None:
+    import numpy as np
+
+    output.emit_json({"id": b"\x01\xff", "n": np.float32(0.5), "text": "é"})
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    assert json.loads(out) == {"id": "01ff", "n": 0.5, "text": "é"}
+
+
+def test_json_refuses_numbers_that_json_does_not_have() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        output.emit_json({"tokens_per_second": float("inf")})
+
+
+def test_progress_in_a_log_is_a_line_for_each_tenth(capsys: pytest.CaptureFixture[str]) -> None:
+    with output.Progress("packing") as progress:
+        for done in range(1001):
+            progress.update(done, 1000, "layer")
+    assert len(capsys.readouterr().err.splitlines()) == 11
