@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colibri-sdk inspect: what an image holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from colibri_sdk.cli import output
+from colibri_sdk.errors import EXIT_IMAGE
+
+if TYPE_CHECKING:
+    from colibri_sdk.image.reader import Check, ImageFile
+
+
+@click.command()
+@click.argument("path", metavar="IMAGE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--verify", is_flag=True, help="Recompute every checksum, and let the engine check the rest.")
+@click.option("--card", "card_only", is_flag=True, help="The model card alone, as JSON.")
+@output.json_option
+def command(path: Path, verify: bool, card_only: bool, as_json: bool) -> int:
+    """Show an IMAGE's header, sections, sizes, checksums and model card. Exit code 7 when --verify finds damage."""
+    from colibri_sdk.image.reader import ImageFile
+
+    with ImageFile(path) as image:
+        if card_only:
+            output.emit_json(image.card)
+            return 0
+        checks = list(image.verify()) if verify else []
+        damaged = [check for check in checks if not check.ok]
+        if verify and not damaged:
+            from colibri_sdk.engine import Library
+
+            # Checksums say that the bytes are those that were packed; whether they make sense is the engine's to say.
+            Library.load().validate(path)
+        if as_json:
+            output.emit_json(_as_json(image, checks if verify else None))
+        else:
+            _show(image)
+            _show_checks(checks)
+    return EXIT_IMAGE if damaged else 0
+
+
+def _as_json(image: ImageFile, checks: list[Check] | None) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "path": image.path,
+        "image_id": image.image_id,
+        "image_bytes": image.image_bytes,
+        "model": image.model_name,
+        "architecture": image.architecture,
+        "quantisation": image.quantisation,
+        "format_version": int(image.header["format_version"]),
+        "numeric_version": int(image.header["numeric_version"]),
+        "sections": [
+            {"name": section.name, "offset": section.offset, "bytes": section.bytes, "crc32": f"{section.crc32:08x}"}
+            for section in image.sections.values()
+        ],
+        "experts": len(image.experts),
+        "card": image.card,
+    }
+    if checks is not None:
+        answer["verified"] = all(check.ok for check in checks)
+        answer["checks"] = [
+            {"name": check.name, "stored": check.stored, "computed": check.computed, "ok": check.ok} for check in checks
+        ]
+    return answer
+
+
+def _show(image: ImageFile) -> None:
+    card = image.card
+    shape = card.get("shape", {})
+    output.table(
+        ["", ""],
+        [
+            ["model", f"{image.model_name}, {image.architecture}"],
+            ["identity", image.image_id],
+            ["size", output.size(image.image_bytes)],
+            ["weights", f"{image.quantisation}, KV cache {card.get('kv_format', '?')}"],
+            ["parameters", _parameters(card)],
+            ["context", f"{int(image.model['context_max'])} positions"],
+            ["vocabulary", f"{int(image.model['vocab'])} tokens"],
+            ["layers", f"{len(image.layers)} of width {int(image.model['hidden'])}"],
+            ["experts", f"{_each(shape.get('experts'))} per layer, {_each(shape.get('top_k'))} chosen"],
+            ["format", f"{int(image.header['format_version'])}, numeric {int(image.header['numeric_version'])}"],
+            ["packed by", card.get("packer", "?")],
+            ["licence", card.get("licence") or "not stated"],
+        ],
+    )
+    rows = [
+        [section.name, output.count(section.offset), output.count(section.bytes), f"{section.crc32:08x}"]
+        for section in image.sections.values()
+    ]
+    output.table(["section", "offset", "bytes", "CRC-32"], rows, title="\nSections", right="lrrl")
+
+
+def _parameters(card: dict[str, Any]) -> str:
+    total, active = card.get("parameters"), card.get("active_parameters")
+    return f"{output.count(total)}, {output.count(active)} for a token" if total and active else "?"
+
+
+def _each(values: Any) -> str:
+    """One number when all layers have the same, otherwise all of them."""
+    numbers = [str(value) for value in values or ["?"]]
+    return numbers[0] if len(set(numbers)) == 1 else "/".join(numbers)
+
+
+def _show_checks(checks: list[Check]) -> None:
+    for check in checks:
+        if not check.ok:
+            click.echo(f"DAMAGED  {check.name}: stored {check.stored}, computed {check.computed}")
+    if checks:
+        good = sum(check.ok for check in checks)
+        accepted = "; the engine accepts the image" if good == len(checks) else ""
+        click.echo(f"\n{good} of {len(checks)} checksums are right{accepted}")
