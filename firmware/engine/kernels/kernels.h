@@ -77,7 +77,11 @@ struct col_kernel_set {
 };
 extern const struct col_kernel_set col_kernel_sets[];
 
+/* One set per file and instruction set; declared everywhere, defined where the compiler can make them. */
 extern const struct col_kernels col_kernels_scalar;
+extern const struct col_kernels col_kernels_avx2;         /* x86-64: avx2.c */
+extern const struct col_kernels col_kernels_neon;         /* AArch64: neon.c */
+extern const struct col_kernels col_kernels_neon_dotprod; /* AArch64 with FEAT_DotProd: neon.c */
 
 /* The set of that name that this processor can run, or NULL. */
 const struct col_kernels *col_kernels_find(const char *name);

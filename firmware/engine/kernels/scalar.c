@@ -3,17 +3,7 @@
  * scalar.c: the kernels in plain C, which define what kernels.h promises. Every other set is compared with this one,
  * bit for bit. It is written to be read; inner loops have fixed bounds so that the accumulators stay in registers.
  */
-#include "../numeric.h"
-#include "kernels.h"
-
-#define ROWS COL_TILE_ROWS
-#define LANES 8u
-
-/* The eight-lane reduction's last step. */
-static float tree(const float s[LANES])
-{
-    return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
-}
+#include "common.h"
 
 static bool quantize(const float *x, uint32_t blocks, int8_t *q, float *scale)
 {
@@ -160,7 +150,7 @@ static float dot_f32(const float *a, const float *b, uint32_t n)
     for (uint32_t j = 0; i + j < n; j++) {
         s[j] = s[j] + a[i + j] * b[i + j];
     }
-    return tree(s);
+    return col_tree(s);
 }
 
 static float dot_f16(const float *a, const uint16_t *b, uint32_t n)
@@ -175,7 +165,7 @@ static float dot_f16(const float *a, const uint16_t *b, uint32_t n)
     for (uint32_t j = 0; i + j < n; j++) {
         s[j] = s[j] + a[i + j] * col_half_to_float(b[i + j]);
     }
-    return tree(s);
+    return col_tree(s);
 }
 
 static void axpy_f32(float p, const float *x, float *y, uint32_t n)
@@ -199,7 +189,7 @@ static float exp_sum(float *x, uint32_t n, float max)
         x[i] = col_exp(x[i] - max);
         s[i % LANES] = s[i % LANES] + x[i];
     }
-    return tree(s);
+    return col_tree(s);
 }
 
 static void swiglu(const float *g, const float *u, float *y, uint32_t n)

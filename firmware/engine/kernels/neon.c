@@ -1,0 +1,525 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * neon.c: the kernels for AArch64, in two sets: "neon" for every ARMv8-A processor, "neon-dotprod" for those with the
+ * dot-product extension, whose SDOT does a tile's group in two instructions. Only the integer products differ.
+ *
+ * Two 128-bit registers hold one value of each of a tile's eight rows, so that a row's accumulator is one lane and no
+ * sum runs across lanes. The matrix products take R row tiles and T tokens at once: R independent chains of additions
+ * hide their latency when there is one token, T tokens share each load of the weights when there are more.
+ */
+#include <arm_neon.h>
+
+#include "common.h"
+
+#define MAX_R 4
+#define MAX_T 4
+#define DOTPROD __attribute__((target("arch=armv8.2-a+dotprod")))
+
+/* One value for each of eight rows or lanes. */
+struct eight {
+    float32x4_t low, high;
+};
+struct eight_int {
+    int32x4_t low, high;
+};
+
+INLINE struct eight load8(const float *p)
+{
+    return (struct eight){vld1q_f32(p), vld1q_f32(p + 4)};
+}
+
+INLINE void store8(float *p, struct eight v)
+{
+    vst1q_f32(p, v.low);
+    vst1q_f32(p + 4, v.high);
+}
+
+INLINE struct eight load_halves(const uint16_t *p)
+{
+    float16x8_t half = vreinterpretq_f16_u16(vld1q_u16(p));
+    return (struct eight){vcvt_f32_f16(vget_low_f16(half)), vcvt_high_f32_f16(half)};
+}
+
+/* acc + v * x: two roundings. */
+INLINE struct eight add_product(struct eight acc, struct eight v, float x)
+{
+    return (struct eight){vaddq_f32(acc.low, vmulq_n_f32(v.low, x)), vaddq_f32(acc.high, vmulq_n_f32(v.high, x))};
+}
+
+/* acc + (float)sum * (wscale * xscale), as kernels.h orders it. */
+INLINE struct eight finish_tile(struct eight acc, struct eight_int sum, struct eight wscale, float xscale)
+{
+    float32x4_t low = vmulq_f32(vcvtq_f32_s32(sum.low), vmulq_n_f32(wscale.low, xscale));
+    float32x4_t high = vmulq_f32(vcvtq_f32_s32(sum.high), vmulq_n_f32(wscale.high, xscale));
+    return (struct eight){vaddq_f32(acc.low, low), vaddq_f32(acc.high, high)};
+}
+
+/* Four bytes of activations in each lane: four columns for all rows. */
+INLINE int8x16_t broadcast4(const int8_t *x)
+{
+    int32_t bytes;
+    __builtin_memcpy(&bytes, x, sizeof bytes);
+    return vreinterpretq_s8_s32(vdupq_n_s32(bytes));
+}
+
+/* Eight times the sum of a block's 32 activations, in each lane. */
+INLINE int32x4_t eight_sums(const int8_t *x)
+{
+    int16x8_t pairs = vpadalq_s8(vpaddlq_s8(vld1q_s8(x)), vld1q_s8(x + 16));
+    int32x4_t sum = vpaddlq_s16(pairs);
+    sum = vpaddq_s32(sum, sum);
+    return vshlq_n_s32(vpaddq_s32(sum, sum), 3);
+}
+
+/* The four registers of a tile's products without SDOT: rows 0-1, 2-3, 4-5, 6-7. */
+#define QUARTERS 4
+
+INLINE struct eight_int fold(const int32x4_t part[QUARTERS])
+{
+    return (struct eight_int){vpaddq_s32(part[0], part[1]), vpaddq_s32(part[2], part[3])};
+}
+
+/* ------------------------------------------------------------------------------- one block of R tiles and T tokens
+ * Each function adds up sum[r][t] for the block's 32 columns; x points to token 0's block, x + t * x_step to token t's,
+ * w to tile 0, w + r * w_step to tile r. */
+
+/* As |w| <= 128 and, by the contract of quantize, |x| <= 127, the products of two groups fit into int16: 32512. */
+INLINE void q8_block(const struct col_tile_q8 *w, size_t w_step, const int8_t *x, size_t x_step,
+                     struct eight_int sum[MAX_R][MAX_T], const unsigned R, const unsigned T)
+{
+    int32x4_t part[MAX_R][MAX_T][QUARTERS];
+    UNROLL for (unsigned r = 0; r < R; r++) {
+        UNROLL for (unsigned t = 0; t < T; t++) {
+            UNROLL for (unsigned i = 0; i < QUARTERS; i++) {
+                part[r][t][i] = vdupq_n_s32(0);
+            }
+        }
+    }
+    UNROLL for (unsigned g = 0; g < 8; g += 2) {
+        UNROLL for (unsigned r = 0; r < R; r++) {
+            const struct col_tile_q8 *tile = w + r * w_step;
+            int8x16_t a0 = vld1q_s8(tile->q[g]);
+            int8x16_t a1 = vld1q_s8(tile->q[g] + 16);
+            int8x16_t b0 = vld1q_s8(tile->q[g + 1]);
+            int8x16_t b1 = vld1q_s8(tile->q[g + 1] + 16);
+            UNROLL for (unsigned t = 0; t < T; t++) {
+                int8x16_t xa = broadcast4(x + t * x_step + 4 * g);
+                int8x16_t xb = broadcast4(x + t * x_step + 4 * g + 4);
+                int32x4_t *p = part[r][t];
+                p[0] = vpadalq_s16(p[0], vmlal_s8(vmull_s8(vget_low_s8(a0), vget_low_s8(xa)), vget_low_s8(b0),
+                                                  vget_low_s8(xb)));
+                p[1] = vpadalq_s16(p[1], vmlal_high_s8(vmull_high_s8(a0, xa), b0, xb));
+                p[2] = vpadalq_s16(p[2], vmlal_s8(vmull_s8(vget_low_s8(a1), vget_low_s8(xa)), vget_low_s8(b1),
+                                                  vget_low_s8(xb)));
+                p[3] = vpadalq_s16(p[3], vmlal_high_s8(vmull_high_s8(a1, xa), b1, xb));
+            }
+        }
+    }
+    UNROLL for (unsigned r = 0; r < R; r++) {
+        UNROLL for (unsigned t = 0; t < T; t++) {
+            sum[r][t] = fold(part[r][t]);
+        }
+    }
+}
+
+DOTPROD INLINE void q8_block_dotprod(const struct col_tile_q8 *w, size_t w_step, const int8_t *x, size_t x_step,
+                                     struct eight_int sum[MAX_R][MAX_T], const unsigned R, const unsigned T)
+{
+    UNROLL for (unsigned r = 0; r < R; r++) {
+        UNROLL for (unsigned t = 0; t < T; t++) {
+            sum[r][t] = (struct eight_int){vdupq_n_s32(0), vdupq_n_s32(0)};
+        }
+    }
+    UNROLL for (unsigned half = 0; half < 2; half++) {
+        int8x16_t v[MAX_T];
+        UNROLL for (unsigned t = 0; t < T; t++) {
+            v[t] = vld1q_s8(x + t * x_step + 16 * half);
+        }
+#define GROUP(lane)                                                             \
+    UNROLL for (unsigned r = 0; r < R; r++) {                                   \
+        const int8_t *q = w[r * w_step].q[4 * half + (lane)];                   \
+        int8x16_t low = vld1q_s8(q);                                            \
+        int8x16_t high = vld1q_s8(q + 16);                                      \
+        UNROLL for (unsigned t = 0; t < T; t++) {                               \
+            sum[r][t].low = vdotq_laneq_s32(sum[r][t].low, low, v[t], lane);    \
+            sum[r][t].high = vdotq_laneq_s32(sum[r][t].high, high, v[t], lane); \
+        }                                                                       \
+    }
+        GROUP(0)
+        GROUP(1)
+        GROUP(2)
+        GROUP(3)
+#undef GROUP
+    }
+}
+
+/* Nibbles are multiplied as they are, 0 .. 15, and 8 * sum(x) is taken off at the end. The products of all eight
+ * groups fit into int16: 8 * 15 * 127 = 15240. */
+INLINE void q4_block(const struct col_tile_q4 *w, size_t w_step, const int8_t *x, size_t x_step,
+                     struct eight_int sum[MAX_R][MAX_T], const unsigned R, const unsigned T)
+{
+    int16x8_t part[MAX_R][MAX_T][QUARTERS];
+    UNROLL for (unsigned r = 0; r < R; r++) {
+        UNROLL for (unsigned t = 0; t < T; t++) {
+            UNROLL for (unsigned i = 0; i < QUARTERS; i++) {
+                part[r][t][i] = vdupq_n_s16(0);
+            }
+        }
+    }
+    UNROLL for (unsigned p = 0; p < 4; p++) {
+        UNROLL for (unsigned r = 0; r < R; r++) {
+            const uint8_t *q = w[r * w_step].q[p];
+            uint8x16_t both0 = vld1q_u8(q);
+            uint8x16_t both1 = vld1q_u8(q + 16);
+            int8x16_t a0 = vreinterpretq_s8_u8(vandq_u8(both0, vdupq_n_u8(15)));
+            int8x16_t a1 = vreinterpretq_s8_u8(vandq_u8(both1, vdupq_n_u8(15)));
+            int8x16_t b0 = vreinterpretq_s8_u8(vshrq_n_u8(both0, 4));
+            int8x16_t b1 = vreinterpretq_s8_u8(vshrq_n_u8(both1, 4));
+            UNROLL for (unsigned t = 0; t < T; t++) {
+                int8x16_t xa = broadcast4(x + t * x_step + 8 * p);
+                int8x16_t xb = broadcast4(x + t * x_step + 8 * p + 4);
+                int16x8_t *s = part[r][t];
+                s[0] = vmlal_s8(vmlal_s8(s[0], vget_low_s8(a0), vget_low_s8(xa)), vget_low_s8(b0), vget_low_s8(xb));
+                s[1] = vmlal_high_s8(vmlal_high_s8(s[1], a0, xa), b0, xb);
+                s[2] = vmlal_s8(vmlal_s8(s[2], vget_low_s8(a1), vget_low_s8(xa)), vget_low_s8(b1), vget_low_s8(xb));
+                s[3] = vmlal_high_s8(vmlal_high_s8(s[3], a1, xa), b1, xb);
+            }
+        }
+    }
+    UNROLL for (unsigned t = 0; t < T; t++) {
+        int32x4_t offset = eight_sums(x + t * x_step);
+        UNROLL for (unsigned r = 0; r < R; r++) {
+            int32x4_t wide[QUARTERS];
+            UNROLL for (unsigned i = 0; i < QUARTERS; i++) {
+                wide[i] = vpaddlq_s16(part[r][t][i]);
+            }
+            sum[r][t] = fold(wide);
+            sum[r][t].low = vsubq_s32(sum[r][t].low, offset);
+            sum[r][t].high = vsubq_s32(sum[r][t].high, offset);
+        }
+    }
+}
+
+DOTPROD INLINE void q4_block_dotprod(const struct col_tile_q4 *w, size_t w_step, const int8_t *x, size_t x_step,
+                                     struct eight_int sum[MAX_R][MAX_T], const unsigned R, const unsigned T)
+{
+    UNROLL for (unsigned t = 0; t < T; t++) {
+        int32x4_t start = vnegq_s32(eight_sums(x + t * x_step));
+        UNROLL for (unsigned r = 0; r < R; r++) {
+            sum[r][t] = (struct eight_int){start, start};
+        }
+    }
+    UNROLL for (unsigned half = 0; half < 2; half++) {
+        int8x16_t v[MAX_T];
+        UNROLL for (unsigned t = 0; t < T; t++) {
+            v[t] = vld1q_s8(x + t * x_step + 16 * half);
+        }
+#define GROUPS(index)                                                                          \
+    UNROLL for (unsigned r = 0; r < R; r++) {                                                  \
+        const uint8_t *q = w[r * w_step].q[2 * half + (index)];                                \
+        uint8x16_t both0 = vld1q_u8(q);                                                        \
+        uint8x16_t both1 = vld1q_u8(q + 16);                                                   \
+        int8x16_t a0 = vreinterpretq_s8_u8(vandq_u8(both0, vdupq_n_u8(15)));                   \
+        int8x16_t a1 = vreinterpretq_s8_u8(vandq_u8(both1, vdupq_n_u8(15)));                   \
+        int8x16_t b0 = vreinterpretq_s8_u8(vshrq_n_u8(both0, 4));                              \
+        int8x16_t b1 = vreinterpretq_s8_u8(vshrq_n_u8(both1, 4));                              \
+        UNROLL for (unsigned t = 0; t < T; t++) {                                              \
+            sum[r][t].low = vdotq_laneq_s32(sum[r][t].low, a0, v[t], 2 * (index));             \
+            sum[r][t].high = vdotq_laneq_s32(sum[r][t].high, a1, v[t], 2 * (index));           \
+            sum[r][t].low = vdotq_laneq_s32(sum[r][t].low, b0, v[t], 2 * (index) + 1);         \
+            sum[r][t].high = vdotq_laneq_s32(sum[r][t].high, b1, v[t], 2 * (index) + 1);       \
+        }                                                                                      \
+    }
+        GROUPS(0)
+        GROUPS(1)
+#undef GROUPS
+    }
+}
+
+/* -------------------------------------------------------------------------------------------- quantised products
+ * The four products differ in tile and block function only; a macro makes them, since a tile type cannot be a
+ * parameter in C. */
+#define QUANTISED_MATMUL(name, attributes, tile_type, block_function)                                                 \
+    attributes INLINE void name##_strip(const tile_type *w, uint32_t blocks, const int8_t *xq, const float *xs,       \
+                                        float *y, uint32_t y_stride, const unsigned R, const unsigned T)              \
+    {                                                                                                                 \
+        struct eight acc[MAX_R][MAX_T];                                                                               \
+        UNROLL for (unsigned r = 0; r < R; r++) {                                                                     \
+            UNROLL for (unsigned t = 0; t < T; t++) {                                                                 \
+                acc[r][t] = (struct eight){vdupq_n_f32(0), vdupq_n_f32(0)};                                           \
+            }                                                                                                         \
+        }                                                                                                             \
+        for (uint32_t b = 0; b < blocks; b++) {                                                                       \
+            struct eight_int sum[MAX_R][MAX_T];                                                                       \
+            block_function(w + b, blocks, xq + (size_t)b * COL_BLOCK, (size_t)blocks * COL_BLOCK, sum, R, T);         \
+            UNROLL for (unsigned r = 0; r < R; r++) {                                                                 \
+                struct eight wscale = load_halves(w[(size_t)r * blocks + b].scale);                                   \
+                UNROLL for (unsigned t = 0; t < T; t++) {                                                             \
+                    acc[r][t] = finish_tile(acc[r][t], sum[r][t], wscale, xs[(size_t)t * blocks + b]);                \
+                }                                                                                                     \
+            }                                                                                                         \
+        }                                                                                                             \
+        UNROLL for (unsigned r = 0; r < R; r++) {                                                                     \
+            UNROLL for (unsigned t = 0; t < T; t++) {                                                                 \
+                store8(y + (size_t)t * y_stride + (size_t)r * ROWS, acc[r][t]);                                       \
+            }                                                                                                         \
+        }                                                                                                             \
+    }                                                                                                                 \
+    attributes static void name(const tile_type *w, uint32_t row_tiles, uint32_t blocks, const int8_t *xq,            \
+                                const float *xs, uint32_t n, float *y, uint32_t y_stride)                             \
+    {                                                                                                                 \
+        uint32_t fours = n & ~3u;                                                                                     \
+        SWEEP(1, 4, 0, fours)                                                                                         \
+        SWEEP(2, 1, fours, n)                                                                                         \
+    }
+
+#define STRIP_ARGUMENTS(R, T)                                                                                        \
+    w + (size_t)tile * blocks, blocks, xq + (size_t)token * blocks * COL_BLOCK, xs + (size_t)token * blocks,         \
+        y + (size_t)token * y_stride + (size_t)tile * ROWS, y_stride, R, T
+
+#define STRIP(R, T) matmul_q8_strip(STRIP_ARGUMENTS(R, T))
+QUANTISED_MATMUL(matmul_q8, , struct col_tile_q8, q8_block)
+#undef STRIP
+#define STRIP(R, T) matmul_q8_dotprod_strip(STRIP_ARGUMENTS(R, T))
+QUANTISED_MATMUL(matmul_q8_dotprod, DOTPROD, struct col_tile_q8, q8_block_dotprod)
+#undef STRIP
+#define STRIP(R, T) matmul_q4_strip(STRIP_ARGUMENTS(R, T))
+QUANTISED_MATMUL(matmul_q4, , struct col_tile_q4, q4_block)
+#undef STRIP
+#define STRIP(R, T) matmul_q4_dotprod_strip(STRIP_ARGUMENTS(R, T))
+QUANTISED_MATMUL(matmul_q4_dotprod, DOTPROD, struct col_tile_q4, q4_block_dotprod)
+#undef STRIP
+
+/* ------------------------------------------------------------------------------------------------ float products */
+
+/* Eight weights, one of each row, from a column of a float tile. */
+INLINE struct eight load_column(const void *w, size_t column, const bool half)
+{
+    return half ? load_halves((const uint16_t *)w + column * ROWS) : load8((const float *)w + column * ROWS);
+}
+
+INLINE void float_strip(const void *w, uint32_t cols, const float *x, uint32_t x_stride, float *y, uint32_t y_stride,
+                        const unsigned R, const unsigned T, const bool half)
+{
+    struct eight acc[MAX_R][MAX_T];
+    UNROLL for (unsigned r = 0; r < R; r++) {
+        UNROLL for (unsigned t = 0; t < T; t++) {
+            acc[r][t] = (struct eight){vdupq_n_f32(0), vdupq_n_f32(0)};
+        }
+    }
+    for (uint32_t c = 0; c < cols; c++) {
+        UNROLL for (unsigned r = 0; r < R; r++) {
+            struct eight weight = load_column(w, (size_t)r * cols + c, half);
+            UNROLL for (unsigned t = 0; t < T; t++) {
+                acc[r][t] = add_product(acc[r][t], weight, x[(size_t)t * x_stride + c]);
+            }
+        }
+    }
+    UNROLL for (unsigned r = 0; r < R; r++) {
+        UNROLL for (unsigned t = 0; t < T; t++) {
+            store8(y + (size_t)t * y_stride + (size_t)r * ROWS, acc[r][t]);
+        }
+    }
+}
+
+#define FLOAT_STRIP(R, T, half)                                                               \
+    float_strip(w + (size_t)tile * cols * ROWS, cols, x + (size_t)token * x_stride, x_stride, \
+                y + (size_t)token * y_stride + (size_t)tile * ROWS, y_stride, R, T, half)
+
+static void matmul_f16(const uint16_t *w, uint32_t row_tiles, uint32_t cols, const float *x, uint32_t x_stride,
+                       uint32_t n, float *y, uint32_t y_stride)
+{
+#define STRIP(R, T) FLOAT_STRIP(R, T, true)
+    uint32_t fours = n & ~3u;
+    SWEEP(2, 4, 0, fours)
+    SWEEP(4, 1, fours, n)
+#undef STRIP
+}
+
+static void matmul_f32(const float *w, uint32_t row_tiles, uint32_t cols, const float *x, uint32_t x_stride,
+                       uint32_t n, float *y, uint32_t y_stride)
+{
+#define STRIP(R, T) FLOAT_STRIP(R, T, false)
+    uint32_t fours = n & ~3u;
+    SWEEP(2, 4, 0, fours)
+    SWEEP(4, 1, fours, n)
+#undef STRIP
+}
+
+/* ------------------------------------------------------------------------------------------------------- vectors */
+
+static bool quantize(const float *x, uint32_t blocks, int8_t *q, float *scale)
+{
+    for (uint32_t b = 0; b < blocks; b++, x += COL_BLOCK, q += COL_BLOCK) {
+        float32x4_t v[8];
+        uint32x4_t largest = vdupq_n_u32(0); /* magnitudes of floats order as their bits do */
+        UNROLL for (unsigned i = 0; i < 8; i++) {
+            v[i] = vld1q_f32(x + 4 * i);
+            largest = vmaxq_u32(largest, vreinterpretq_u32_f32(vabsq_f32(v[i])));
+        }
+        uint32_t bits = vmaxvq_u32(largest);
+        if (bits >= 0x7f800000u) {
+            return false;
+        }
+        float amax = col_bits_float(bits);
+        if (amax < 1e-30f) {
+            scale[b] = 0.0f;
+            vst1q_s8(q, vdupq_n_s8(0));
+            vst1q_s8(q + 16, vdupq_n_s8(0));
+            continue;
+        }
+        scale[b] = amax / 127.0f;
+        float inverse = 127.0f / amax;
+        UNROLL for (unsigned i = 0; i < 8; i += 4) {
+            /* |x * inverse| <= 127 * (1 + 2^-24)^2, so that rounding cannot leave [-127, 127]. */
+            int16x4_t n0 = vmovn_s32(vcvtnq_s32_f32(vmulq_n_f32(v[i], inverse)));
+            int16x4_t n1 = vmovn_s32(vcvtnq_s32_f32(vmulq_n_f32(v[i + 1], inverse)));
+            int16x4_t n2 = vmovn_s32(vcvtnq_s32_f32(vmulq_n_f32(v[i + 2], inverse)));
+            int16x4_t n3 = vmovn_s32(vcvtnq_s32_f32(vmulq_n_f32(v[i + 3], inverse)));
+            vst1q_s8(q + 4 * i, vcombine_s8(vmovn_s16(vcombine_s16(n0, n1)), vmovn_s16(vcombine_s16(n2, n3))));
+        }
+    }
+    return true;
+}
+
+INLINE struct eight add_products(struct eight acc, struct eight a, struct eight b)
+{
+    return (struct eight){vaddq_f32(acc.low, vmulq_f32(a.low, b.low)), vaddq_f32(acc.high, vmulq_f32(a.high, b.high))};
+}
+
+static float dot_f32(const float *a, const float *b, uint32_t n)
+{
+    struct eight sum = {vdupq_n_f32(0), vdupq_n_f32(0)};
+    uint32_t i = 0;
+    for (; n - i >= LANES; i += LANES) {
+        sum = add_products(sum, load8(a + i), load8(b + i));
+    }
+    float s[LANES];
+    store8(s, sum);
+    for (uint32_t j = 0; i + j < n; j++) {
+        s[j] = s[j] + a[i + j] * b[i + j];
+    }
+    return col_tree(s);
+}
+
+static float dot_f16(const float *a, const uint16_t *b, uint32_t n)
+{
+    struct eight sum = {vdupq_n_f32(0), vdupq_n_f32(0)};
+    uint32_t i = 0;
+    for (; n - i >= LANES; i += LANES) {
+        sum = add_products(sum, load8(a + i), load_halves(b + i));
+    }
+    float s[LANES];
+    store8(s, sum);
+    for (uint32_t j = 0; i + j < n; j++) {
+        s[j] = s[j] + a[i + j] * col_half_to_float(b[i + j]);
+    }
+    return col_tree(s);
+}
+
+static void axpy_f32(float p, const float *x, float *y, uint32_t n)
+{
+    uint32_t i = 0;
+    for (; n - i >= LANES; i += LANES) {
+        store8(y + i, add_product(load8(y + i), load8(x + i), p));
+    }
+    for (; i < n; i++) {
+        y[i] = y[i] + p * x[i];
+    }
+}
+
+static void axpy_f16(float p, const uint16_t *x, float *y, uint32_t n)
+{
+    uint32_t i = 0;
+    for (; n - i >= LANES; i += LANES) {
+        store8(y + i, add_product(load8(y + i), load_halves(x + i), p));
+    }
+    for (; i < n; i++) {
+        y[i] = y[i] + p * col_half_to_float(x[i]);
+    }
+}
+
+/* col_exp of four values, operation by operation. */
+INLINE float32x4_t exp4(float32x4_t x)
+{
+    const float32x4_t magic = vdupq_n_f32(COL_ROUND_MAGIC);
+    uint32x4_t vanishes = vcltq_f32(x, vdupq_n_f32(COL_EXP_MIN));
+    x = vminq_f32(x, vdupq_n_f32(COL_EXP_MAX)); /* NaN stays NaN */
+    float32x4_t shifted = vaddq_f32(vmulq_f32(x, vdupq_n_f32(COL_EXP_LOG2E)), magic);
+    float32x4_t n = vsubq_f32(shifted, magic);
+    float32x4_t r = vsubq_f32(x, vmulq_f32(n, vdupq_n_f32(COL_EXP_LN2_HIGH)));
+    r = vsubq_f32(r, vmulq_f32(n, vdupq_n_f32(COL_EXP_LN2_LOW)));
+    float32x4_t p = vaddq_f32(vmulq_f32(vdupq_n_f32(COL_EXP_P0), r), vdupq_n_f32(COL_EXP_P1));
+    p = vaddq_f32(vmulq_f32(p, r), vdupq_n_f32(COL_EXP_P2));
+    p = vaddq_f32(vmulq_f32(p, r), vdupq_n_f32(COL_EXP_P3));
+    p = vaddq_f32(vmulq_f32(p, r), vdupq_n_f32(COL_EXP_P4));
+    p = vaddq_f32(vmulq_f32(p, r), vdupq_n_f32(COL_EXP_P5));
+    p = vaddq_f32(vmulq_f32(p, vmulq_f32(r, r)), r);
+    p = vaddq_f32(p, vdupq_n_f32(1.0f));
+    uint32x4_t power = vaddq_u32(vshlq_n_u32(vreinterpretq_u32_f32(shifted), 23), vdupq_n_u32(0x3f800000u));
+    uint32x4_t result = vreinterpretq_u32_f32(vmulq_f32(p, vreinterpretq_f32_u32(power)));
+    return vreinterpretq_f32_u32(vbicq_u32(result, vanishes));
+}
+
+static float exp_sum(float *x, uint32_t n, float max)
+{
+    const float32x4_t top = vdupq_n_f32(max);
+    struct eight sum = {vdupq_n_f32(0), vdupq_n_f32(0)};
+    uint32_t i = 0;
+    for (; n - i >= LANES; i += LANES) {
+        struct eight v = load8(x + i);
+        v = (struct eight){exp4(vsubq_f32(v.low, top)), exp4(vsubq_f32(v.high, top))};
+        store8(x + i, v);
+        sum = (struct eight){vaddq_f32(sum.low, v.low), vaddq_f32(sum.high, v.high)};
+    }
+    float s[LANES];
+    store8(s, sum);
+    for (uint32_t j = 0; i + j < n; j++) {
+        x[i + j] = col_exp(x[i + j] - max);
+        s[j] = s[j] + x[i + j];
+    }
+    return col_tree(s);
+}
+
+static void swiglu(const float *g, const float *u, float *y, uint32_t n)
+{
+    const float32x4_t one = vdupq_n_f32(1.0f);
+    uint32_t i = 0;
+    for (; n - i >= 4; i += 4) {
+        float32x4_t gate = vld1q_f32(g + i);
+        float32x4_t silu = vdivq_f32(gate, vaddq_f32(one, exp4(vnegq_f32(gate))));
+        vst1q_f32(y + i, vmulq_f32(silu, vld1q_f32(u + i)));
+    }
+    for (; i < n; i++) {
+        y[i] = (g[i] / (1.0f + col_exp(-g[i]))) * u[i];
+    }
+}
+
+static void narrow_f16(const float *x, uint16_t *y, uint32_t n)
+{
+    uint32_t i = 0;
+    for (; n - i >= 4; i += 4) {
+        vst1_u16(y + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(x + i))));
+    }
+    for (; i < n; i++) {
+        y[i] = col_float_to_half(x[i]);
+    }
+}
+
+#define SHARED_KERNELS                                                                                              \
+    .quantize = quantize, .matmul_f16 = matmul_f16, .matmul_f32 = matmul_f32, .dot_f32 = dot_f32, .dot_f16 = dot_f16, \
+    .axpy_f32 = axpy_f32, .axpy_f16 = axpy_f16, .exp_sum = exp_sum, .swiglu = swiglu, .narrow_f16 = narrow_f16
+
+const struct col_kernels col_kernels_neon = {
+    .name = "neon",
+    .matmul_q8 = matmul_q8,
+    .matmul_q4 = matmul_q4,
+    SHARED_KERNELS,
+};
+
+const struct col_kernels col_kernels_neon_dotprod = {
+    .name = "neon-dotprod",
+    .matmul_q8 = matmul_q8_dotprod,
+    .matmul_q4 = matmul_q4_dotprod,
+    SHARED_KERNELS,
+};
