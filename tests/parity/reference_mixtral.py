@@ -2,8 +2,8 @@
 """Mixtral's forward pass in NumPy, written from its definition and straight from the checkpoint's tensors.
 
 It shares no code with the packer or the engine and is checked against outputs of the transformers library
-(reference.json), so that a test can ask it for logits that reference.json does not have. Everything is in float64 unless
-told otherwise: it says what is right, not what float32 makes of it.
+(reference.json), so that a test can ask it for logits that reference.json does not have. Everything is in float64
+unless told otherwise: it says what is right, not what float32 makes of it.
 """
 
 from __future__ import annotations

@@ -47,7 +47,6 @@ class ChatFacts:
 
     template: str | None
     tokens: Mapping[str, str]  # role, e.g. "bos_token", to the token's text
-    add_bos: bool
 
     def token(self, role: str) -> str:
         return self.tokens.get(role, "")
@@ -82,7 +81,7 @@ def chat_facts(directory: Path) -> ChatFacts:
         content = value.get("content") if isinstance(value, dict) else value
         if isinstance(content, str):
             tokens[role] = content
-    return ChatFacts(_template(directory, settings), tokens, settings.get("add_bos_token") is True)
+    return ChatFacts(_template(directory, settings), tokens)
 
 
 def _template(directory: Path, settings: Mapping[str, Any]) -> str | None:

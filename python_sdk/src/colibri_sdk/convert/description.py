@@ -16,8 +16,8 @@ from colibri_sdk.image.layout import RouterKind
 class TensorSource:
     """Where a tensor's numbers lie in the checkpoint.
 
-    `stored_shape` is the shape of the checkpoint's tensor `name`. `expert` picks one plane of a three-dimensional tensor
-    that holds all experts; `first_row` is where the wanted rows start in a matrix that holds several.
+    `stored_shape` is the shape of the checkpoint's tensor `name`. `expert` picks one plane of a three-dimensional
+    tensor that holds all experts; `first_row` is where the wanted rows start in a matrix that holds several.
     """
 
     name: str

@@ -21,10 +21,18 @@ from colibri_sdk.convert.checkpoint import Checkpoint, read_json
 from colibri_sdk.convert.description import LayerDescription, ModelDescription, TensorSource
 from colibri_sdk.convert.progress import Progress, Silent
 from colibri_sdk.convert.quantize import pack_tensor
+from colibri_sdk.convert.template import compile_template
+from colibri_sdk.convert.tokenizer import compile_tokenizer
 from colibri_sdk.errors import CheckpointError, InternalError, UsageError
 from colibri_sdk.image.layout import (
     EXPERT,
     LAYER,
+    MAX_CONTEXT,
+    MAX_EXPERTS,
+    MAX_LAYERS,
+    MAX_TOP_K,
+    MAX_VOCAB,
+    MAX_WIDTH,
     MODEL,
     PAGE,
     SECTION_NAMES,
@@ -140,9 +148,9 @@ def pack(
 ) -> PackReport:
     """Packs the checkpoint directory `source` into the image `out`, which is replaced only by a whole image.
 
-    `quant` is q8, q4, f16 or f32; `kv` the format of the KV cache, f16 or f32; `context` the largest number of positions,
-    by default what the model was made for. The same checkpoint and options give the same bytes.
-    Raises UsageError for a wrong option and CheckpointError naming what is wrong in the checkpoint.
+    `quant` is q8, q4, f16 or f32; `kv` the format of the KV cache, f16 or f32; `context` the largest number of
+    positions, by default what the model was made for. The same checkpoint and options give the same bytes. Raises
+    UsageError for a wrong option and CheckpointError naming what is wrong in the checkpoint.
     """
     if quant not in QUANTISATIONS:
         raise UsageError(f"unknown quantisation {quant!r}", f"Choose one of {', '.join(QUANTISATIONS)}.")
@@ -154,9 +162,32 @@ def pack(
         if generation.get("eos_token_id") is not None:
             config["eos_token_id"] = generation["eos_token_id"]
         description = architectures.describe(config, frozenset(checkpoint.tensors))
+        _check_limits(description)
         checkpoint.check(description.sources(), description.ignored_tensors)
         job = _Job(checkpoint, _limit_context(description, context), out, quant, kv, progress or Silent())
         return job.run()
+
+
+def _check_limits(description: ModelDescription) -> None:
+    """Refuses what the engine would refuse later."""
+    sizes = [
+        ("vocabulary", description.vocab, MAX_VOCAB),
+        ("hidden size", description.hidden, MAX_WIDTH),
+        ("context", description.context_max, MAX_CONTEXT),
+        ("number of layers", len(description.layers), MAX_LAYERS),
+    ]
+    for layer in description.layers:
+        sizes += [
+            ("attention width", layer.heads * layer.head_dim, MAX_WIDTH),
+            ("expert width", layer.expert_width, MAX_WIDTH),
+            ("number of experts", len(layer.experts), MAX_EXPERTS),
+            ("number of chosen experts", layer.top_k, MAX_TOP_K),
+        ]
+    for what, size, limit in sizes:
+        if size > limit:
+            raise CheckpointError(
+                f"the model's {what} is {size}; the engine allows {limit}", "config.json may be damaged.", where=what
+            )
 
 
 def _limit_context(description: ModelDescription, context: int | None) -> ModelDescription:
@@ -278,15 +309,15 @@ class _Job:
             with writer.section(SectionKind.ROPE) as stream:
                 for piece in rotary.tables(what.rope_theta, what.rotary_dim, what.context_max):
                     stream.write(piece)
-                sizes[SECTION_NAMES[SectionKind.ROPE]] = stream.bytes
+                sizes[SECTION_NAMES[SectionKind.ROPE]] = stream.written
             with writer.section(SectionKind.RESIDENT) as stream:
                 self._write_tensors(stream, self._resident, 0)
-                sizes[SECTION_NAMES[SectionKind.RESIDENT]] = stream.bytes
+                sizes[SECTION_NAMES[SectionKind.RESIDENT]] = stream.written
             directory_entries = np.zeros(sum(len(shelves) for shelves in self._expert_shelves), EXPERT)
             add(SectionKind.EXPERT_DIR, directory_entries.tobytes())
             with writer.section(SectionKind.EXPERTS) as stream:
                 self._write_experts(stream, directory_entries)
-                sizes[SECTION_NAMES[SectionKind.EXPERTS]] = stream.bytes
+                sizes[SECTION_NAMES[SectionKind.EXPERTS]] = stream.written
             writer.rewrite(SectionKind.EXPERT_DIR, directory_entries.tobytes())
             add(SectionKind.CARD, encode_card(card))
         return PackReport(
@@ -309,8 +340,10 @@ class _Job:
         """The tensors of one shelf, whose byte 0 is byte `start` of the section."""
         for tensor in shelf.placed:
             stream.align(TENSOR_ALIGN, start)
-            if stream.bytes - start != tensor.offset:
-                raise InternalError(f"tensor {tensor.source.title} lies at {stream.bytes - start}, not {tensor.offset}")
+            if stream.written - start != tensor.offset:
+                raise InternalError(
+                    f"tensor {tensor.source.title} lies at {stream.written - start}, not {tensor.offset}"
+                )
             self._write_tensor(stream, tensor)
 
     def _write_tensor(self, stream: SectionStream, tensor: _Placed) -> None:
@@ -327,12 +360,12 @@ class _Job:
         position = 0
         for layer_index, shelves in enumerate(self._expert_shelves):
             for expert_index, shelf in enumerate(shelves):
-                start = stream.bytes
+                start = stream.written
                 stream.take_crc()
                 self._write_tensors(stream, shelf, start)
                 stream.align(PAGE)
                 entry = entries[position]
-                entry["offset"], entry["bytes"] = start, stream.bytes - start
+                entry["offset"], entry["bytes"] = start, stream.written - start
                 entry["crc32"] = stream.take_crc()
                 entry["layer"], entry["expert"] = layer_index, expert_index
                 position += 1
@@ -350,16 +383,6 @@ def _compile_text(directory: Path, vocab: int, chat: ChatFacts) -> tuple[bytes, 
                 where=other[0],
             )
         return b"", b"", {}
-    from colibri_sdk.convert.template import compile_template
-    from colibri_sdk.convert.tokenizer import compile_tokenizer
-
     tokenizer = compile_tokenizer(tokenizer_json, vocab)
-    text = chat.template if chat.template is not None else _plain_template(chat)
-    template = compile_template(text, tokenizer, chat.token("bos_token"), chat.token("eos_token"))
+    template = compile_template(chat.template, tokenizer, chat.token("bos_token"), chat.token("eos_token"))
     return tokenizer.section, template, tokenizer.special
-
-
-def _plain_template(chat: ChatFacts) -> str:
-    """For a model that is no chat model: its beginning-of-text token where it wants one, then the user's text."""
-    start = "{{ bos_token }}" if chat.add_bos and chat.token("bos_token") else ""
-    return start + "{% for message in messages %}{{ message['content'] }}{% endfor %}"

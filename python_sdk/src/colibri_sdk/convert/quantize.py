@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matrices to tiles: the numeric side of the packer.
 
-Input is float32 [rows][cols]; output is the array that lies in the image (image.h, docs/image-format.md): tiles of 8 rows,
-for the integer formats of 32 columns, interleaved for SIMD. Everything is elementwise IEEE arithmetic in a stated order, so
-that the same checkpoint gives the same image on every machine.
+Input is float32 [rows][cols]; output is the array that lies in the image (image.h, docs/image-format.md): tiles of 8
+rows, for the integer formats of 32 columns, interleaved for SIMD. Everything is elementwise IEEE arithmetic in a
+stated order, so that the same checkpoint gives the same image on every machine.
 """
 
 from __future__ import annotations
@@ -44,29 +44,6 @@ def pack_tensor(matrix: Floats, fmt: Format, name: str) -> bytes:
             where=name,
         )
     return _PACKERS[fmt](matrix, name).tobytes()
-
-
-def unpack_tensor(data: bytes | memoryview, fmt: Format, rows: int, cols: int) -> Floats:
-    """The exact float32 values of a tensor in the image: the inverse of pack_tensor for checks and tests."""
-    if fmt is Format.F32_VECTOR:
-        return np.frombuffer(data, "<f4", count=cols).reshape(1, cols).copy()
-    groups = align_up(rows, TILE_ROWS) // TILE_ROWS
-    blocks = align_up(cols, BLOCK) // BLOCK
-    if fmt in (Format.F32, Format.F16):
-        flat = np.frombuffer(data, "<f4" if fmt is Format.F32 else "<f2").reshape(groups, cols, TILE_ROWS)
-        return flat.transpose(0, 2, 1).reshape(groups * TILE_ROWS, cols)[:rows].astype(np.float32)
-    if fmt is Format.Q8:
-        tiles = np.frombuffer(data, TILE_Q8).reshape(groups, blocks)
-        q = tiles["q"].reshape(groups, blocks, 8, TILE_ROWS, 4)
-    else:
-        tiles = np.frombuffer(data, TILE_Q4).reshape(groups, blocks)
-        pairs = tiles["q"].reshape(groups, blocks, 4, 1, TILE_ROWS, 4)
-        both = np.concatenate([pairs & 15, pairs >> 4], axis=3).astype(np.int8) - np.int8(8)
-        q = both.reshape(groups, blocks, 8, TILE_ROWS, 4)
-    by_row = q.transpose(0, 3, 1, 2, 4).reshape(groups, TILE_ROWS, blocks, BLOCK)
-    scale = tiles["scale"].astype(np.float32).transpose(0, 2, 1)[..., np.newaxis]
-    values = by_row.astype(np.float32) * scale
-    return values.reshape(groups * TILE_ROWS, blocks * BLOCK)[:rows, :cols]
 
 
 def _pad(matrix: Floats, rows: int, cols: int) -> Floats:
@@ -143,8 +120,8 @@ def _divide(blocks: Floats, scale: Halves) -> Floats:
 def _pack_q8(matrix: Floats, name: str) -> Packed:
     """Per block: scale = amax / 127 in binary16, q = round-half-even(w / scale).
 
-    Where rounding the scale down would push the peak past 127.5 (only far below 6e-5, where binary16 is coarse) the next
-    larger scale is taken. The error of each weight is then at most half a scale.
+    Where rounding the scale down would push the peak past 127.5 (only far below 6e-5, where binary16 is coarse) the
+    next larger scale is taken. The error of each weight is then at most half a scale.
     """
     blocks = _blocks(matrix)
     amax = np.abs(blocks).max(axis=3)
@@ -169,7 +146,8 @@ def _sum_block(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _pack_q4(matrix: Floats, name: str) -> Packed:
-    """Per block: the scale of the smallest squared error among the candidates, q = round-half-even(w / scale) in -8 .. 7.
+    """Per block: the scale of the smallest squared error among the candidates, q = round-half-even(w / scale) in -8
+    .. 7.
 
     Candidates are the peak divided by _Q4_DIVISORS and, from the best of these, the least-squares scale
     sum(w * q) / sum(q * q) of its own integers, twice. Scales may be negative, which lets either sign reach -8.

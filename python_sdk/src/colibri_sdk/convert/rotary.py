@@ -15,10 +15,10 @@ def inverse_frequencies(theta: float, dim: int) -> npt.NDArray[np.float32]:
     """1 / theta^(2i / dim) for i below dim / 2, rounded to float32 where transformers rounds: after the power and after
     the division.
 
-    Rounding once would be nearer to the formula, and further from the numbers that models were trained with: an error of
-    1e-7 in a frequency is 1e-4 in the angle at position 1000. With these roundings cosines and sines are within one unit
-    in the last place of those of transformers; measured at bases 1e4 and 1e6, up to context 512. Powers and cosines are
-    taken in float64, where libraries agree to the last bit that survives the rounding.
+    Rounding once would be nearer to the formula, and further from the numbers that models were trained with: an error
+    of 1e-7 in a frequency is 1e-4 in the angle at position 1000. With these roundings cosines and sines are within
+    one unit in the last place of those of transformers; measured at bases 1e4 and 1e6, up to context 512. Powers and
+    cosines are taken in float64, where libraries agree to the last bit that survives the rounding.
     """
     exponent = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
     power = np.power(np.float64(theta), exponent.astype(np.float64)).astype(np.float32)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks a safetensors file's header before the safetensors library opens it.
 
-The library refuses damaged files too, but says neither which shard nor by how many bytes. This check never allocates more
-than the header's own length, which it first compares with the file's.
+The library refuses damaged files too, but says neither which shard nor by how many bytes. This check never allocates
+more than the header's own length, which it first compares with the file's.
 """
 
 from __future__ import annotations
@@ -64,9 +64,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
                 "It is not a safetensors file, or it is damaged.",
             )
         if length > size - 8:
-            raise _error(
-                path, f"states a header of {length} bytes, but only {size - 8} bytes follow", _DOWNLOAD_AGAIN
-            )
+            raise _error(path, f"states a header of {length} bytes, but only {size - 8} bytes follow", _DOWNLOAD_AGAIN)
         text = file.read(length)
     return _check_extents(path, _parse(path, text), size - 8 - length)
 

@@ -24,6 +24,16 @@ TENSOR_ALIGN = 64
 MAX_EOS = 4
 NO_RANK = 0xFFFFFFFF
 TOKEN_SPECIAL = 1
+USER_TRIM = 1
+TEMPLATE_MAX_TEXT = 65536
+
+# The engine's limits on dimensions (firmware/engine/image_view.h).
+MAX_VOCAB = 1 << 22
+MAX_WIDTH = 1 << 20
+MAX_CONTEXT = 1 << 22
+MAX_LAYERS = 4096
+MAX_EXPERTS = 65536
+MAX_TOP_K = 64
 
 
 class Prng(IntEnum):
@@ -227,6 +237,27 @@ MERGE = np.dtype([("left", "<u4"), ("right", "<u4"), ("rank", "<u4"), ("merged",
 SEGMENT = np.dtype([("kind", "<u4"), ("value", "<u4"), ("bytes", "<u4"), ("reserved", "<u4")])
 
 TEMPLATE = np.dtype([("segment_count", "<u4"), ("reserved", "<u4", (3,))])
+
+# The C constant that each number above mirrors.
+CONSTANTS: dict[str, int] = {
+    "COL_FORMAT_VERSION": FORMAT_VERSION,
+    "COL_NUMERIC_VERSION": NUMERIC_VERSION,
+    "COL_PAGE": PAGE,
+    "COL_MAX_SECTIONS": MAX_SECTIONS,
+    "COL_TILE_ROWS": TILE_ROWS,
+    "COL_BLOCK": BLOCK,
+    "COL_MAX_EOS": MAX_EOS,
+    "COL_NO_RANK": NO_RANK,
+    "COL_TOKEN_SPECIAL": TOKEN_SPECIAL,
+    "COL_USER_TRIM": USER_TRIM,
+    "COL_TEMPLATE_MAX_TEXT": TEMPLATE_MAX_TEXT,
+    "COL_MAX_VOCAB": MAX_VOCAB,
+    "COL_MAX_WIDTH": MAX_WIDTH,
+    "COL_MAX_CONTEXT": MAX_CONTEXT,
+    "COL_MAX_LAYERS": MAX_LAYERS,
+    "COL_MAX_EXPERTS": MAX_EXPERTS,
+    "COL_MAX_TOP_K": MAX_TOP_K,
+}
 
 # The C struct that each dtype mirrors.
 STRUCTS: dict[str, np.dtype[np.void]] = {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes an image, section after section, without ever holding it in memory.
 
-The image grows in a partial file beside its target and takes the target's name only when it is whole and on the disk, so
-that a target is never half an image. Page 0 with its checksum is written last.
+The image grows in a partial file beside its target and takes the target's name only when it is whole and on the disk,
+so that a target is never half an image. Page 0 with its checksum is written last.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class SectionStream:
         self._part_crc = 0
 
     @property
-    def bytes(self) -> int:
-        """Bytes written to this section so far."""
+    def written(self) -> int:
+        """Bytes of this section so far."""
         return self._section.bytes
 
     def write(self, data: bytes | memoryview) -> None:
@@ -67,7 +67,7 @@ class SectionStream:
 
     def align(self, step: int, start: int = 0) -> None:
         """Zeros up to the next multiple of `step`, counted from byte `start` of the section."""
-        length = self.bytes - start
+        length = self.written - start
         self.write(_ZEROS[: align_up(length, step) - length])
 
     def take_crc(self) -> int:
@@ -77,7 +77,8 @@ class SectionStream:
 
 
 class ImageWriter:
-    """A context manager: leaving it without an error completes the image, leaving it with one removes the partial file."""
+    """A context manager: leaving it without an error completes the image, leaving it with one removes the partial
+    file."""
 
     def __init__(self, path: Path, model_name: str) -> None:
         self._path = path

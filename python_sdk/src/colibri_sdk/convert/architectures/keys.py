@@ -19,15 +19,17 @@ def _wrong(key: str, value: Any, wanted: str) -> CheckpointError:
     )
 
 
-def positive_integer(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
-    """config[key] as an integer of at least 1. null and a missing key give `default`, an error without one."""
+def positive_integer(
+    config: Mapping[str, Any], key: str, default: int | None = None, *, largest: int = _LARGEST
+) -> int:
+    """config[key] as an integer from 1 to `largest`. null and a missing key give `default`, an error without one."""
     value = config.get(key)
     if value is None:
         if default is None:
             raise CheckpointError(f"config.json has no {key}", "Fetch config.json again.", where=key)
         return default
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _LARGEST:
-        raise _wrong(key, value, "a positive integer")
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= largest:
+        raise _wrong(key, value, f"an integer from 1 to {largest}")
     return value
 
 
@@ -80,15 +82,15 @@ def rope_theta(config: Mapping[str, Any], default: float) -> float:
                 "Supported: 1.0.",
                 where=key,
             )
-    nested = config.get("rope_parameters") or {}
-    theta = positive_number(nested, "rope_theta", positive_number(config, "rope_theta", default))
-    if config.get("rope_theta") is not None and theta != positive_number(config, "rope_theta"):
+    outer = positive_number(config, "rope_theta", default)
+    inner = positive_number(config.get("rope_parameters") or {}, "rope_theta", outer)
+    if config.get("rope_theta") is not None and inner != outer:
         raise CheckpointError(
-            f"config.json gives rope_theta as {config['rope_theta']} and, in rope_parameters, as {theta}",
+            f"config.json gives rope_theta as {outer} and, in rope_parameters, as {inner}",
             "Fetch config.json again.",
             where="rope_theta",
         )
-    return theta
+    return inner
 
 
 def end_tokens(config: Mapping[str, Any], vocab: int, limit: int) -> tuple[int, ...]:

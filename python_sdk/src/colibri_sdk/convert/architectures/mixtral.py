@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mixtral: grouped-query attention, top-k experts with a softmax over the chosen, SwiGLU experts.
 
-Tensor names in two spellings: one tensor for each matrix of each expert, as published (block_sparse_moe.experts.E.w1 is the
-gate, w3 up, w2 down), or all experts of a layer in one (mlp.experts.gate_up_proj [experts][2 * width][hidden], gate first,
-and mlp.experts.down_proj [experts][hidden][width]), as in the memory of recent transformers versions.
+Tensor names in two spellings: one tensor for each matrix of each expert, as published (block_sparse_moe.experts.E.w1
+is the gate, w3 up, w2 down), or all experts of a layer in one (mlp.experts.gate_up_proj [experts][2 * width][hidden],
+gate first, and mlp.experts.down_proj [experts][hidden][width]), as in the memory of recent transformers versions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from colibri_sdk.convert.architectures import keys
 from colibri_sdk.convert.description import ExpertDescription, LayerDescription, ModelDescription, TensorSource
 from colibri_sdk.errors import CheckpointError
-from colibri_sdk.image.layout import MAX_EOS, RouterKind
+from colibri_sdk.image.layout import MAX_EOS, MAX_EXPERTS, MAX_LAYERS, RouterKind
 
 
 def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescription:
@@ -32,7 +32,7 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
     # A window as wide as the context masks nothing.
     if config.get("sliding_window") is not None and keys.positive_integer(config, "sliding_window") < context:
         raise CheckpointError(
-            f"config.json has sliding_window = {config['sliding_window']}, less than max_position_embeddings = {context}",
+            f"config.json has sliding_window = {config['sliding_window']}, less than its {context} positions",
             "Sliding windows are not supported; pack a checkpoint without one.",
             where="sliding_window",
         )
@@ -48,7 +48,7 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
         )
     if head_dim % 2:
         raise CheckpointError(f"head_dim = {head_dim} is odd; rotary positions need pairs", where="head_dim")
-    tied = config.get("tie_word_embeddings", False)
+    tied = config.get("tie_word_embeddings", False) is True
     # A tied checkpoint may store the head again; it is then the same matrix and is not needed.
     return ModelDescription(
         architecture="MixtralForCausalLM",
@@ -64,7 +64,7 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
         head=None if tied else TensorSource.matrix("lm_head.weight", vocab, hidden),
         layers=tuple(
             _layer(f"model.layers.{index}", config, tensors, hidden, heads, kv_heads, head_dim, norm_eps)
-            for index in range(keys.positive_integer(config, "num_hidden_layers"))
+            for index in range(keys.positive_integer(config, "num_hidden_layers", largest=MAX_LAYERS))
         ),
         ignored_tensors=(r"lm_head\.weight",) if tied else (),
     )
@@ -80,9 +80,19 @@ def _layer(
     head_dim: int,
     norm_eps: float,
 ) -> LayerDescription:
+    norm = f"{prefix}.input_layernorm.weight"
+    if norm not in tensors:
+        # Said before a description of layers without end is made of a wrong num_hidden_layers.
+        raise CheckpointError(
+            f"{prefix} is missing: config.json has num_hidden_layers = {config['num_hidden_layers']}, "
+            f"and the checkpoint has no {norm}",
+            "Fetch missing shards, or config.json of the same checkpoint.",
+            where=norm,
+        )
     attention = f"{prefix}.self_attn"
     mixture = f"{prefix}.mlp" if f"{prefix}.mlp.gate.weight" in tensors else f"{prefix}.block_sparse_moe"
-    experts = keys.positive_integer(config, "num_local_experts", config.get("num_experts"))
+    experts_key = "num_experts" if config.get("num_local_experts") is None else "num_local_experts"
+    experts = keys.positive_integer(config, experts_key, largest=MAX_EXPERTS)
     width = keys.positive_integer(config, "intermediate_size")
     top_k = keys.positive_integer(config, "num_experts_per_tok")
     if top_k > experts:
@@ -100,7 +110,7 @@ def _layer(
         router_kind=RouterKind.TOPK_SOFTMAX,
         top_k=top_k,
         expert_width=width,
-        attention_norm=TensorSource.vector(f"{prefix}.input_layernorm.weight", hidden),
+        attention_norm=TensorSource.vector(norm, hidden),
         query=TensorSource.matrix(f"{attention}.q_proj.weight", heads * head_dim, hidden),
         key=TensorSource.matrix(f"{attention}.k_proj.weight", kv_heads * head_dim, hidden),
         value=TensorSource.matrix(f"{attention}.v_proj.weight", kv_heads * head_dim, hidden),

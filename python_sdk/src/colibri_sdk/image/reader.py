@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads an image: header, sections, structs, card, tensors, checksums.
+
+The file is mapped, not loaded. What is read is checked as far as reading needs it, so that a damaged file gives an
+ImageError and never a crash; whether an image can be run is the engine's to say (colibri_sdk.engine, `validate`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from colibri_sdk.errors import ImageError, UsageError
+from colibri_sdk.image.layout import (
+    DIRECTORY_OFFSET,
+    EXPERT,
+    FORMAT_VERSION,
+    HEADER,
+    LAYER,
+    MAGIC,
+    MAX_SECTIONS,
+    MODEL,
+    PAGE,
+    SECTION,
+    Format,
+    SectionKind,
+    align_up,
+    tensor_bytes,
+)
+from colibri_sdk.image.tensors import unpack_tensor
+from colibri_sdk.status import Status
+
+Record = Any  # a structured NumPy scalar: fields by name
+
+_PACK_AGAIN = "Pack the model again, or copy the file again: `colibri-sdk inspect --verify` names what is damaged."
+_HASH_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Section:
+    """One entry of the section directory. `offset` and `bytes` lie within the file."""
+
+    name: str
+    kind: SectionKind
+    offset: int
+    bytes: int
+    crc32: int
+
+
+@dataclass(frozen=True)
+class Check:
+    """One checksum: what the image states and what its bytes give, in hexadecimal."""
+
+    name: str
+    stored: str
+    computed: str
+
+    @property
+    def ok(self) -> bool:
+        return self.stored == self.computed
+
+
+class ImageFile:
+    """An image, mapped for reading. A context manager; arrays taken from it are copies and outlive it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                size = file.seek(0, 2)
+                if size < PAGE:
+                    raise self._error(Status.E_IMAGE_SIZE, "header", size, PAGE, f"has only {size} bytes")
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror or error}", "Name a .colibri image.") from error
+        self._data = memoryview(self._map)
+        try:
+            self.header: Record = self._records(HEADER, 0, 1)[0]
+            self.sections = self._read_directory()
+            self.model: Record = self._one(SectionKind.MODEL, MODEL)
+            self.layers: npt.NDArray[np.void] = self._many(SectionKind.LAYERS, LAYER)
+            self.experts: npt.NDArray[np.void] = self._many(SectionKind.EXPERT_DIR, EXPERT)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Unmaps the file."""
+        self._data.release()
+        self._map.close()
+
+    # ----------------------------------------------------------------------------------------------- what it says
+
+    @property
+    def image_bytes(self) -> int:
+        return len(self._data)
+
+    @property
+    def image_id(self) -> str:
+        """32 hexadecimal digits."""
+        return bytes(self.header["image_id"]).hex()
+
+    @property
+    def model_name(self) -> str:
+        return _text(self.header["model_name"])
+
+    @property
+    def architecture(self) -> str:
+        return _text(self.model["architecture"])
+
+    @property
+    def quantisation(self) -> str:
+        return _text(self.model["quantisation"])
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """The model card."""
+        try:
+            card = json.loads(self.section_bytes(SectionKind.CARD).decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise self._error(Status.E_IMAGE_SECTION, "card", 0, 0, f"has a card that is not JSON: {error}") from error
+        if not isinstance(card, dict):
+            raise self._error(Status.E_IMAGE_SECTION, "card", 0, 0, "has a card that is no JSON object")
+        return card
+
+    def has(self, kind: SectionKind) -> bool:
+        return kind in self.sections
+
+    def section_bytes(self, kind: SectionKind) -> bytes:
+        """A copy of one section."""
+        section = self._section(kind)
+        return bytes(self._data[section.offset : section.offset + section.bytes])
+
+    # ---------------------------------------------------------------------------------------------------- numbers
+
+    def resident_tensor(self, tensor: Record) -> npt.NDArray[np.float32]:
+        """A tensor of the resident section, e.g. `image.layers[0]["query"]`, as float32 [rows][cols]."""
+        section = self._section(SectionKind.RESIDENT)
+        return self._tensor(tensor, section.offset, section.bytes, "resident")
+
+    def expert_tensor(self, layer: int, expert: int, field: str) -> npt.NDArray[np.float32]:
+        """`gate`, `up` or `down` of one expert as float32 [rows][cols]."""
+        record = self.layers[layer]
+        if not 0 <= expert < int(record["experts"]):
+            raise UsageError(f"layer {layer} has {record['experts']} experts, not {expert}", "Count from 0.")
+        section = self._section(SectionKind.EXPERTS)
+        at = int(record["first_expert"]) + expert
+        if at >= len(self.experts):
+            raise self._error(Status.E_IMAGE_EXPERT, "expert-dir", at, len(self.experts), "lacks experts")
+        entry = self.experts[at]
+        offset, length = self._blob(entry, section)
+        return self._tensor(record[field], offset, length, f"expert {layer}/{expert}")
+
+    def rotary_tables(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Cosines and sines, each [context_max][rotary_dim / 2]."""
+        rows, half = int(self.model["context_max"]), int(self.model["rotary_dim"]) // 2
+        data = self.section_bytes(SectionKind.ROPE)
+        if len(data) != 2 * rows * half * 4:
+            raise self._error(
+                Status.E_IMAGE_DIMENSION, "rope", len(data), 2 * rows * half * 4, "has rotary tables of the wrong size"
+            )
+        cosines, sines = np.frombuffer(data, "<f4").reshape(2, rows, half)
+        return cosines, sines
+
+    # -------------------------------------------------------------------------------------------------- checksums
+
+    def verify(self) -> Iterator[Check]:
+        """Recomputes every checksum of the image; a caller looks at each one's `ok`."""
+        page = bytearray(self._data[:PAGE])
+        field = HEADER.fields
+        assert field is not None
+        at = field["header_crc32"][1]
+        page[at : at + 4] = bytes(4)
+        yield _crc_check("header", int(self.header["header_crc32"]), zlib.crc32(page))
+        for section in self.sections.values():
+            if section.kind is SectionKind.EXPERTS:
+                continue
+            yield _crc_check(section.name, section.crc32, self._crc(section.offset, section.bytes))
+        blobs = self._section(SectionKind.EXPERTS) if len(self.experts) else None
+        for entry in self.experts:
+            if blobs is not None:
+                offset, length = self._blob(entry, blobs)
+                name = f"expert {entry['layer']}/{entry['expert']}"
+                yield _crc_check(name, int(entry["crc32"]), self._crc(offset, length))
+        sha = hashlib.sha256()
+        for start in range(PAGE, len(self._data), _HASH_BYTES):
+            sha.update(self._data[start : start + _HASH_BYTES])
+        yield Check("image id", self.image_id, sha.digest()[:16].hex())
+
+    def _crc(self, offset: int, length: int) -> int:
+        crc = 0
+        for start in range(offset, offset + length, _HASH_BYTES):
+            crc = zlib.crc32(self._data[start : min(start + _HASH_BYTES, offset + length)], crc)
+        return crc
+
+    # --------------------------------------------------------------------------------------------------- plumbing
+
+    def _error(self, status: Status, where: str, got: int, wanted: int, problem: str) -> ImageError:
+        return ImageError(
+            f"{self.path.name} {problem}", _PACK_AGAIN, status=status, where=where, got=got, wanted=wanted
+        )
+
+    def _records(self, dtype: np.dtype[np.void], offset: int, count: int) -> npt.NDArray[np.void]:
+        return np.frombuffer(self._data[offset : offset + count * dtype.itemsize], dtype, count=count).copy()
+
+    def _read_directory(self) -> dict[SectionKind, Section]:
+        magic = bytes(self.header["magic"])
+        if magic != MAGIC:
+            raise ImageError(
+                f"{self.path.name} is no Colibri image: it begins with {magic!r}",
+                "Make one with `colibri-sdk pack`.",
+                status=Status.E_IMAGE_MAGIC,
+                where="header",
+            )
+        version = int(self.header["format_version"])
+        if version != FORMAT_VERSION:
+            raise ImageError(
+                f"{self.path.name} has image format {version}; this version reads {FORMAT_VERSION}",
+                "Pack the model again with this version.",
+                status=Status.E_IMAGE_VERSION,
+                where="format version",
+                got=version,
+                wanted=FORMAT_VERSION,
+            )
+        size, stated = len(self._data), int(self.header["image_bytes"])
+        if size != stated:
+            raise self._error(
+                Status.E_IMAGE_SIZE, "image", size, stated, f"has {size} bytes and says that it has {stated}"
+            )
+        count = int(self.header["section_count"])
+        if not 1 <= count <= MAX_SECTIONS:
+            raise self._error(
+                Status.E_IMAGE_DIMENSION, "section count", count, MAX_SECTIONS, f"says that it has {count} sections"
+            )
+        sections: dict[SectionKind, Section] = {}
+        for entry in self._records(SECTION, DIRECTORY_OFFSET, count):
+            section = self._read_section(entry)
+            if section.kind in sections:
+                raise self._error(
+                    Status.E_IMAGE_SECTION, section.name, 2, 1, f"has section {section.name!r} more than once"
+                )
+            sections[section.kind] = section
+        return sections
+
+    def _read_section(self, entry: Record) -> Section:
+        name, kind = _text(entry["name"]), int(entry["kind"])
+        offset, length = int(entry["offset"]), int(entry["bytes"])
+        if kind not in [known.value for known in SectionKind]:
+            raise self._error(
+                Status.E_IMAGE_UNSUPPORTED, name, kind, max(SectionKind), f"has a section of unknown kind {kind}"
+            )
+        if offset < PAGE or offset % PAGE or offset + length > len(self._data):
+            raise self._error(
+                Status.E_IMAGE_SECTION,
+                name,
+                offset + length,
+                len(self._data),
+                f"places section {name!r} at {offset} with {length} bytes, outside of the file or off a page",
+            )
+        return Section(name, SectionKind(kind), offset, length, int(entry["crc32"]))
+
+    def _section(self, kind: SectionKind) -> Section:
+        if kind not in self.sections:
+            name = kind.name.lower()
+            raise self._error(Status.E_IMAGE_SECTION, name, 0, 1, f"has no section {name!r}")
+        return self.sections[kind]
+
+    def _one(self, kind: SectionKind, dtype: np.dtype[np.void]) -> Record:
+        section = self._section(kind)
+        if section.bytes != dtype.itemsize:
+            raise self._error(
+                Status.E_IMAGE_DIMENSION,
+                section.name,
+                section.bytes,
+                dtype.itemsize,
+                f"has a section {section.name!r} of {section.bytes} bytes, not {dtype.itemsize}",
+            )
+        return self._records(dtype, section.offset, 1)[0]
+
+    def _many(self, kind: SectionKind, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
+        if kind not in self.sections:
+            return np.zeros(0, dtype)
+        section = self.sections[kind]
+        if section.bytes % dtype.itemsize:
+            raise self._error(
+                Status.E_IMAGE_DIMENSION,
+                section.name,
+                section.bytes,
+                align_up(section.bytes, dtype.itemsize),
+                f"has a section {section.name!r} of {section.bytes} bytes, no multiple of {dtype.itemsize}",
+            )
+        return self._records(dtype, section.offset, section.bytes // dtype.itemsize)
+
+    def _blob(self, entry: Record, section: Section) -> tuple[int, int]:
+        """An expert's offset in the file and its length, checked to lie in the section."""
+        offset, length = int(entry["offset"]), int(entry["bytes"])
+        if offset + length > section.bytes:
+            name = f"expert {entry['layer']}/{entry['expert']}"
+            raise self._error(
+                Status.E_IMAGE_EXPERT, name, offset + length, section.bytes, f"places {name} outside of its section"
+            )
+        return section.offset + offset, length
+
+    def _tensor(self, tensor: Record, base: int, limit: int, where: str) -> npt.NDArray[np.float32]:
+        offset, length, rows, cols = (int(tensor[name]) for name in ("offset", "bytes", "rows", "cols"))
+        if int(tensor["format"]) not in [known.value for known in Format]:
+            raise self._error(
+                Status.E_IMAGE_UNSUPPORTED, where, int(tensor["format"]), max(Format), "has a tensor of unknown format"
+            )
+        fmt = Format(int(tensor["format"]))
+        if length != tensor_bytes(fmt, rows, cols) or offset + length > limit:
+            raise self._error(
+                Status.E_IMAGE_DIMENSION, where, length, limit, f"has a tensor of {rows} x {cols} that does not fit"
+            )
+        return unpack_tensor(self._data[base + offset : base + offset + length], fmt, rows, cols)
+
+
+def _text(field: bytes) -> str:
+    return bytes(field).decode("utf-8", "replace")
+
+
+def _crc_check(name: str, stored: int, computed: int) -> Check:
+    return Check(name, f"{stored:08x}", f"{computed:08x}")
