@@ -66,11 +66,12 @@ def _answering(
 
     packed = targets.image_for(image, quant=quant, log=output.note)
     if board_name is None and port is None:
-        engine = runners.open_engine(packed)
-        yield lambda prompt: runners.engine_answer(engine, prompt, max_tokens)
+        engine = runners.EngineRunner(runners.open_engine(packed))
+        yield lambda prompt: engine.answer(prompt, max_tokens)
         return
     values: dict[str, Any] = {"port": port, "board_name": board_name, "model": None if port else packed}
     with options.open_target(**values, quant=quant, cpu=None, baud=None, timeout=30.0) as target:
         if port:
             runners.require_image(target.device, packed)
-        yield lambda prompt: runners.device_answer(target.device, prompt, max_tokens)
+        device = runners.DeviceRunner(target.device)
+        yield lambda prompt: device.answer(prompt, max_tokens)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A conversation with a model: what was said so far, rendered into the next prompt.
+
+The device keeps nothing between two requests. Its own template knows one turn; a prompt of several turns is rendered
+here, from the chat template in the image's card, and sent as segments, so that special tokens come from the template
+alone and never from what somebody typed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from colibri_sdk.segments import Segment
+
+
+@dataclass
+class Conversation:
+    """`card` is the image's card; None, or one without a chat template, makes every prompt stand alone."""
+
+    card: Mapping[str, Any] | None
+    keep: bool = True  # whether earlier turns go into the next prompt
+    turns: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def remembers(self) -> bool:
+        return self.keep and self.card is not None and bool(self.card.get("chat_template"))
+
+    def prompt(self, text: str) -> str | Sequence[Segment]:
+        """What to send for `text`: the text alone (the device wraps it), or the whole conversation as segments."""
+        if self.card is None or not self.remembers or not self.turns:
+            return text
+        from colibri_sdk.convert.template import render_chat
+
+        messages = [
+            {"role": role, "content": content}
+            for turn in self.turns
+            for role, content in zip(("user", "assistant"), turn, strict=True)
+        ]
+        messages.append({"role": "user", "content": text})
+        return render_chat(
+            self.card["chat_template"], messages, self.card["special_tokens"], self.card.get("tokens", {})
+        )
+
+    def add(self, text: str, answer: str) -> None:
+        """A turn that came to its end."""
+        if self.remembers:
+            self.turns.append((text, answer))
+
+    def forget_oldest(self) -> bool:
+        """Drops the oldest turn, to make room; False when there is none."""
+        if not self.turns:
+            return False
+        del self.turns[0]
+        return True
+
+    def reset(self) -> None:
+        """Begins anew."""
+        self.turns.clear()
