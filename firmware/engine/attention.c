@@ -85,11 +85,13 @@ static colibri_status project(struct colibri *engine, const struct col_layer *l,
 {
     struct col_buffers *b = &engine->buffers;
     const uint8_t *resident = engine->image.resident;
-    col_rms_norm(engine, &l->attention_norm, l->norm_eps, b->x, b->hidden_stride, n, b->norm);
+    colibri_status status = col_rms_norm(engine, &l->attention_norm, l->norm_eps, b->x, b->hidden_stride, n, b->norm);
+    if (status != COLIBRI_OK) {
+        return status;
+    }
     struct col_activation input = {.x = b->norm, .stride = b->hidden_stride, .cols = engine->image.model->hidden,
                                    .n = n, .q = b->q, .scale = b->scale};
-    colibri_status status = col_matmul(&engine->compute, &l->query, resident + l->query.offset, &input, b->query,
-                                       b->query_stride);
+    status = col_matmul(&engine->compute, &l->query, resident + l->query.offset, &input, b->query, b->query_stride);
     if (status == COLIBRI_OK) {
         status = col_matmul(&engine->compute, &l->key, resident + l->key.offset, &input, b->key, b->kv_stride);
     }

@@ -157,7 +157,7 @@ struct colibri_plan {
     struct colibri_region region[COLIBRI_MAX_REGIONS];
 };
 
-/* Checks the image's structure (not its checksums) and states the memory that an engine for it needs.
+/* Checks the image's structure (not the weights' checksums) and states the memory that an engine for it needs.
  * `image` must be aligned to COLIBRI_ARENA_ALIGN and stay unchanged and readable as long as the engine lives. */
 COLIBRI_MUST_CHECK colibri_status colibri_plan(const void *image, uint64_t image_bytes,
                                                const struct colibri_config *config, struct colibri_plan *plan,

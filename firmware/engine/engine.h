@@ -87,9 +87,9 @@ COLIBRI_MUST_CHECK colibri_status col_attention(struct colibri *engine, uint32_t
 COLIBRI_MUST_CHECK colibri_status col_route(struct colibri *engine, uint32_t layer, uint32_t n);
 COLIBRI_MUST_CHECK colibri_status col_experts(struct colibri *engine, uint32_t layer, uint32_t n);
 
-/* y[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i] for n rows. */
-void col_rms_norm(const struct colibri *engine, const struct col_tensor *weight, float eps, const float *x,
-                  uint32_t stride, uint32_t n, float *y);
+/* y[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i] for n rows. COLIBRI_E_NUMERIC when a mean overflows. */
+COLIBRI_MUST_CHECK colibri_status col_rms_norm(const struct colibri *engine, const struct col_tensor *weight, float eps,
+                                               const float *x, uint32_t stride, uint32_t n, float *y);
 
 /* Where an expert's blob lies in memory. */
 COLIBRI_MUST_CHECK colibri_status col_store_expert(const struct colibri *engine, uint32_t layer, uint32_t expert,

@@ -47,12 +47,15 @@ static colibri_status run_head(struct colibri *engine, uint32_t t)
     const struct col_model *m = engine->image.model;
     struct col_buffers *b = &engine->buffers;
     const uint64_t start = col_now(engine);
-    col_rms_norm(engine, &m->final_norm, m->norm_eps, b->x + (uint64_t)t * b->hidden_stride, b->hidden_stride, 1,
-                 b->norm);
+    colibri_status status = col_rms_norm(engine, &m->final_norm, m->norm_eps, b->x + (uint64_t)t * b->hidden_stride,
+                                         b->hidden_stride, 1, b->norm);
+    if (status != COLIBRI_OK) {
+        return status;
+    }
     struct col_activation input = {.x = b->norm, .stride = b->hidden_stride, .cols = m->hidden, .n = 1,
                                    .q = b->q, .scale = b->scale};
-    const colibri_status status = col_matmul(&engine->compute, &m->head, engine->image.resident + m->head.offset,
-                                             &input, b->logits, col_round_up(m->vocab, COL_TILE_ROWS));
+    status = col_matmul(&engine->compute, &m->head, engine->image.resident + m->head.offset, &input, b->logits,
+                        col_round_up(m->vocab, COL_TILE_ROWS));
     engine->head_ticks += col_now(engine) - start;
     if (status != COLIBRI_OK) {
         return status;

@@ -28,10 +28,9 @@ static colibri_status check_sections(const struct col_image *image, struct colib
             return col_fail(COLIBRI_E_IMAGE_CHECKSUM, detail, s->name, end, s->offset);
         }
         end = s->offset + s->bytes;
-        /* The experts have a checksum each, so that one can be replaced without reading the others. */
-        const uint32_t crc = kind == COL_SECTION_EXPERTS ? 0u : colibri_crc32(0, image->base + s->offset, s->bytes);
-        if (crc != s->crc32) {
-            return col_fail(COLIBRI_E_IMAGE_CHECKSUM, detail, s->name, crc, s->crc32);
+        const colibri_status status = col_image_check_section(image, kind, detail);
+        if (status != COLIBRI_OK) {
+            return status;
         }
     }
     if (!zero_bytes(image->base + end, image->bytes - end)) {
@@ -39,7 +38,7 @@ static colibri_status check_sections(const struct col_image *image, struct colib
     }
     for (uint32_t i = 0; i < image->expert_count; i++) {
         const struct col_expert *e = &image->expert[i];
-        const uint32_t crc = colibri_crc32(0, image->blobs + e->offset, e->bytes);
+        const uint32_t crc = colibri_crc32(0, image->blobs + e->offset, (size_t)e->bytes);
         if (crc != e->crc32) {
             return col_fail(COLIBRI_E_IMAGE_CHECKSUM, detail, "experts", e->expert, e->layer);
         }

@@ -18,6 +18,14 @@ static const char *const section_names[COL_SECTION_CARD + 1] = {
     [COL_SECTION_EXPERT_DIR] = "expert-dir", [COL_SECTION_EXPERTS] = "experts", [COL_SECTION_CARD] = "card",
 };
 
+#define REQUIRE(call)                                                                                                  \
+    do {                                                                                                               \
+        const colibri_status status_ = (call);                                                                         \
+        if (status_ != COLIBRI_OK) {                                                                                   \
+            return status_;                                                                                            \
+        }                                                                                                              \
+    } while (0)
+
 static bool all_zero(const uint32_t *word, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -149,6 +157,28 @@ static colibri_status check_directory(struct col_image *image, struct colibri_de
     return COLIBRI_OK;
 }
 
+colibri_status col_image_check_section(const struct col_image *image, uint32_t kind, struct colibri_detail *detail)
+{
+    const struct col_section *s = image->section[kind];
+    /* The experts have a checksum each, so that one can be replaced without reading the others. */
+    const uint32_t crc =
+        kind == COL_SECTION_EXPERTS ? 0u : colibri_crc32(0, image->base + s->offset, (size_t)s->bytes);
+    return crc == s->crc32 ? COLIBRI_OK : col_fail(COLIBRI_E_IMAGE_CHECKSUM, detail, s->name, crc, s->crc32);
+}
+
+/* The tables are small and everything hangs on them: a damaged one is called damaged, not inconsistent. */
+static colibri_status check_tables(const struct col_image *image, struct colibri_detail *detail)
+{
+    static const uint8_t tables[] = {COL_SECTION_MODEL, COL_SECTION_LAYERS, COL_SECTION_TOKENIZER,
+                                     COL_SECTION_TEMPLATE, COL_SECTION_EXPERT_DIR};
+    for (size_t i = 0; i < sizeof tables; i++) {
+        if (image->section[tables[i]] != NULL) {
+            REQUIRE(col_image_check_section(image, tables[i], detail));
+        }
+    }
+    return COLIBRI_OK;
+}
+
 /* A matrix (or, rows 0, a vector) of the expected shape that lies inside `limit` bytes. */
 static colibri_status check_tensor(const struct col_tensor *t, uint32_t rows, uint32_t cols, uint64_t limit,
                                    const char *name, struct colibri_detail *detail)
@@ -172,14 +202,6 @@ static colibri_status check_tensor(const struct col_tensor *t, uint32_t rows, ui
     }
     return COLIBRI_OK;
 }
-
-#define REQUIRE(call)                                                                                                  \
-    do {                                                                                                               \
-        const colibri_status status_ = (call);                                                                         \
-        if (status_ != COLIBRI_OK) {                                                                                   \
-            return status_;                                                                                            \
-        }                                                                                                              \
-    } while (0)
 
 static colibri_status check_range(uint32_t value, uint32_t low, uint32_t high, const char *name,
                                   struct colibri_detail *detail)
@@ -367,6 +389,7 @@ colibri_status col_image_open(const void *base, uint64_t bytes, struct col_image
     }
     REQUIRE(check_header(image, detail));
     REQUIRE(check_directory(image, detail));
+    REQUIRE(check_tables(image, detail));
     REQUIRE(check_model(image, detail));
     REQUIRE(check_layers(image, detail));
     return check_text(image, detail);

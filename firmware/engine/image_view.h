@@ -45,14 +45,18 @@ struct col_image {
     struct col_widths widest;
 };
 
-/* Checks the structure of an image and fills *image. Touches the header page, the tables and the tokenizer, not the
- * weights. On failure *image is of no use. */
+/* Checks the structure of an image, the checksums of its tables included, and fills *image. Touches the header page,
+ * the tables and the tokenizer, not the weights. On failure *image is of no use. */
 COLIBRI_MUST_CHECK colibri_status col_image_open(const void *base, uint64_t bytes, struct col_image *image,
                                                  struct colibri_detail *detail);
 
 /* Checks the contents of an opened image: every CRC-32, the zero bytes between sections, every scale and float
  * weight finite. Reads every byte once or twice. */
 COLIBRI_MUST_CHECK colibri_status col_image_check_content(const struct col_image *image,
+                                                          struct colibri_detail *detail);
+
+/* Checks the CRC-32 of one section that exists. */
+COLIBRI_MUST_CHECK colibri_status col_image_check_section(const struct col_image *image, uint32_t kind,
                                                           struct colibri_detail *detail);
 
 #endif

@@ -47,11 +47,14 @@ colibri_status col_route(struct colibri *engine, uint32_t layer, uint32_t n)
     const struct col_layer *l = &engine->image.layer[layer];
     struct col_buffers *b = &engine->buffers;
     struct col_dispatch *d = &engine->dispatch;
-    col_rms_norm(engine, &l->expert_norm, l->norm_eps, b->x, b->hidden_stride, n, b->norm);
+    colibri_status status = col_rms_norm(engine, &l->expert_norm, l->norm_eps, b->x, b->hidden_stride, n, b->norm);
+    if (status != COLIBRI_OK) {
+        return status;
+    }
     struct col_activation input = {.x = b->norm, .stride = b->hidden_stride, .cols = engine->image.model->hidden,
                                    .n = n, .q = b->q, .scale = b->scale};
-    const colibri_status status = col_matmul(&engine->compute, &l->router, engine->image.resident + l->router.offset,
-                                             &input, b->router_logits, b->router_stride);
+    status = col_matmul(&engine->compute, &l->router, engine->image.resident + l->router.offset, &input,
+                        b->router_logits, b->router_stride);
     if (status != COLIBRI_OK) {
         return status;
     }

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An image that is inconsistent in any way is refused, by the name of the section or the dimension at fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from colibri_sdk.engine import Library
+from colibri_sdk.errors import ImageError
+from colibri_sdk.image.layout import HEADER, LAYER, MODEL, PAGE, SECTION, TENSOR, SectionKind
+from forge import Forge
+
+Packed = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def library(host_library: Path) -> Library:
+    return Library.load(host_library)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("forged") / "forged.colibri"
+
+
+def refusal(library: Library, forge: Forge, path: Path) -> ImageError:
+    forge.write(path)
+    with pytest.raises(ImageError) as caught:
+        library.validate(path)
+    return caught.value
+
+
+@pytest.mark.parametrize("quant", ["q8", "q4", "f16", "f32"])
+def test_what_the_packer_makes_is_right(
+    library: Library, hummingbird: Packed, tiny_mixtral: Packed, quant: str
+) -> None:
+    library.validate(hummingbird(quant))
+    library.validate(tiny_mixtral(quant))
+
+
+@pytest.mark.parametrize("missing", [1, 64, PAGE, 10 * PAGE])
+def test_short_and_long_files(library: Library, hummingbird: Packed, bench: Path, missing: int) -> None:
+    forge = Forge(hummingbird("q8"))
+    whole = forge.data
+    forge.data = whole[:-missing]
+    assert refusal(library, forge, bench).status == -5
+    forge.data = np.concatenate([whole, np.zeros(missing, np.uint8)])
+    assert refusal(library, forge, bench).status == -5
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, PAGE - 1])
+def test_files_below_a_page(library: Library, hummingbird: Packed, bench: Path, size: int) -> None:
+    forge = Forge(hummingbird("q8"))
+    forge.data = forge.data[:size]
+    assert refusal(library, forge, bench).where == "header"
+
+
+@given(place=st.integers(0, 2**40), bit=st.integers(0, 7))
+@settings(max_examples=150, deadline=None)
+def test_every_flipped_bit_is_found(library: Library, hummingbird: Packed, bench: Path, place: int, bit: int) -> None:
+    """Checksums cover every byte, or the byte is one that must be zero."""
+    forge = Forge(hummingbird("q4"))
+    forge.data[place % forge.data.size] ^= 1 << bit
+    assert refusal(library, forge, bench).where
+
+
+def test_a_flip_names_its_section(library: Library, hummingbird: Packed, bench: Path) -> None:
+    for kind in SectionKind:
+        forge = Forge(hummingbird("q8"))
+        contents = forge.contents(kind)
+        contents[contents.size // 2] ^= 0x10
+        error = refusal(library, forge, bench)
+        assert error.status == -8
+        assert error.where == kind.name.lower().replace("_", "-")
+
+
+def scalar_fields(dtype: np.dtype[Any], skip: set[str]) -> list[str]:
+    return [
+        name for name in dtype.names or () if name not in skip and dtype[name].kind in "uf" and not dtype[name].shape
+    ]
+
+
+ANY_VALUE_IS_RIGHT = {"image_id", "generation"}
+NONSENSE = [0, 1, 3, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]
+
+
+def tensors(dtype: np.dtype[Any]) -> list[str]:
+    return [name for name in dtype.names or () if dtype[name] == TENSOR]
+
+
+@pytest.mark.parametrize("value", NONSENSE)
+@pytest.mark.parametrize("field", scalar_fields(MODEL, {"norm_eps"}))
+def test_model_fields(library: Library, hummingbird: Packed, bench: Path, field: str, value: int) -> None:
+    """Checksums are right, so only the check of the field itself can find it."""
+    forge = Forge(hummingbird("q8"))
+    if forge.model[field][0] == value or (field, value) in {("eos_count", 0), ("eos_count", 3), ("kv_format", 1)}:
+        pytest.skip("a possible value")
+    forge.model[field] = value
+    forge.seal()
+    assert refusal(library, forge, bench).status in {-10, -13, -14, -9}
+
+
+@pytest.mark.parametrize("value", NONSENSE)
+@pytest.mark.parametrize("field", scalar_fields(LAYER, {"attention_scale", "norm_eps"}))
+@pytest.mark.parametrize("layer", [0, 3])
+def test_layer_fields(library: Library, hummingbird: Packed, bench: Path, layer: int, field: str, value: int) -> None:
+    forge = Forge(hummingbird("q8"))
+    if forge.layers[field][layer] == value or (field in {"top_k"} and value in {1, 3}):
+        pytest.skip("a possible value")
+    forge.layers[field][layer] = value
+    forge.seal()
+    assert refusal(library, forge, bench).status in {-10, -12, -14}
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0.0, -1.0])
+def test_floats_of_the_description(library: Library, hummingbird: Packed, bench: Path, value: float) -> None:
+    for struct, field in [("model", "norm_eps"), ("layers", "norm_eps"), ("layers", "attention_scale")]:
+        forge = Forge(hummingbird("q8"))
+        getattr(forge, struct)[field][-1:] = value
+        forge.seal()
+        assert refusal(library, forge, bench).status == -11
+
+
+@pytest.mark.parametrize("part", ["offset", "bytes", "rows", "cols", "format", "reserved"])
+@pytest.mark.parametrize("value", [1, 7, 2**31, 2**32 - 1, 2**63, 2**64 - 64])
+def test_tensor_fields(library: Library, hummingbird: Packed, bench: Path, part: str, value: int) -> None:
+    if TENSOR[part].itemsize == 4 and value >= 2**32:
+        pytest.skip("does not fit the field")
+    for struct, dtype in (("model", MODEL), ("layers", LAYER)):
+        for tensor in tensors(dtype):
+            forge = Forge(hummingbird("q8"))
+            view = getattr(forge, struct)[tensor][part]
+            if view[0] == value:
+                continue
+            view[0] = value
+            forge.seal()
+            error = refusal(library, forge, bench)
+            assert error.where == tensor.replace("_", " ")
+
+
+@pytest.mark.parametrize("field", ["offset", "bytes", "layer", "expert"])
+@pytest.mark.parametrize("value", [1, 7, 2**31 - 1, 2**32 - 1, 2**63, 2**64 - PAGE])
+def test_expert_directory(library: Library, hummingbird: Packed, bench: Path, field: str, value: int) -> None:
+    forge = Forge(hummingbird("q8"))
+    last = forge.experts[-1:]
+    if value >= 2 ** (8 * last[field].dtype.itemsize) or last[field][0] == value:
+        pytest.skip("does not fit the field, or is right")
+    last[field] = value
+    forge.seal()
+    error = refusal(library, forge, bench)
+    assert (error.status, error.where) == (-12, "expert-dir")
+
+
+@pytest.mark.parametrize("value", [0, 1, 2**12 - 1, 2**63, 2**64 - PAGE, 2**64 - 1])
+@pytest.mark.parametrize("field", ["offset", "bytes"])
+@pytest.mark.parametrize("kind", list(SectionKind))
+def test_section_ranges(
+    library: Library, hummingbird: Packed, bench: Path, kind: SectionKind, field: str, value: int
+) -> None:
+    if field == "bytes" and value == 4095 and kind in {SectionKind.CARD, SectionKind.TEMPLATE}:
+        pytest.skip("only zeros more, which these sections may end with")
+    forge = Forge(hummingbird("q8"))
+    table = forge.sections
+    table[field][table["kind"] == kind] = value
+    forge.seal()
+    assert refusal(library, forge, bench).status in {-9, -5, -10, -8, -13}
+
+
+def test_overlapping_sections(library: Library, hummingbird: Packed, bench: Path) -> None:
+    forge = Forge(hummingbird("q8"))
+    table = forge.sections
+    table["offset"][3] = table["offset"][2]
+    forge.seal()
+    error = refusal(library, forge, bench)
+    assert (error.status, error.where) == (-9, table["name"][3].decode())
+
+
+def test_missing_and_doubled_sections(library: Library, hummingbird: Packed, bench: Path) -> None:
+    for kind in SectionKind:
+        forge = Forge(hummingbird("q8"))
+        rest = forge.sections[forge.sections["kind"] != kind].copy()
+        forge.header["section_count"] = len(rest)
+        forge.data[128 : 128 + rest.nbytes] = rest.view(np.uint8)
+        forge.seal()
+        assert refusal(library, forge, bench).status in {-9, -5}
+    forge = Forge(hummingbird("q8"))
+    forge.sections["kind"][2] = forge.sections["kind"][1]
+    forge.seal()
+    assert refusal(library, forge, bench).status == -9
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "status"),
+    [
+        ("magic", b"COLIBRIS", -6), ("format_version", 2, -7), ("numeric_version", 9, -7), ("page_bytes", 512, -10),
+        ("section_count", 0, -10), ("section_count", 63, -10), ("section_count", 2**32 - 1, -10), ("prng", 7, -14),
+        ("image_bytes", 0, -5), ("image_bytes", 2**64 - 1, -5), ("model_name", b"x" * 48, -9),
+    ],
+)  # fmt: skip
+def test_header(library: Library, hummingbird: Packed, bench: Path, field: str, value: Any, status: int) -> None:
+    forge = Forge(hummingbird("q8"))
+    forge.header[field] = np.void(value) if field == "magic" else value
+    forge.seal(sections=False)
+    assert refusal(library, forge, bench).status == status
+
+
+def test_reserved_bytes_are_zero(library: Library, hummingbird: Packed, bench: Path) -> None:
+    """A later version may give them a meaning that this one must not ignore."""
+    places = [
+        ("header", HEADER.fields["reserved"][1]),
+        ("directory", 128 + SECTION.fields["reserved"][1]),
+    ]  # fmt: skip
+    for _, place in places:
+        forge = Forge(hummingbird("q8"))
+        forge.data[place] = 1
+        forge.seal()
+        assert refusal(library, forge, bench).status == -9
+    for struct in ("model", "layers"):
+        forge = Forge(hummingbird("q8"))
+        getattr(forge, struct)["reserved"][0, 2] = 1
+        forge.seal()
+        assert refusal(library, forge, bench).status == -9
+
+
+@pytest.mark.parametrize("bits", [0x7C00, 0xFC00, 0x7E01])
+@pytest.mark.parametrize("quant", ["q8", "q4", "f16"])
+def test_half_precision_numbers_are_finite(
+    library: Library, hummingbird: Packed, bench: Path, quant: str, bits: int
+) -> None:
+    """A scale (or a weight) that is NaN or infinite, with right checksums, in the resident part and in an expert."""
+    forge = Forge(hummingbird(quant))
+    place = int(forge.layers["query"]["offset"][1])
+    forge.contents(SectionKind.RESIDENT)[place : place + 2] = np.array([bits], "<u2").view(np.uint8)
+    forge.seal()
+    error = refusal(library, forge, bench)
+    assert (error.status, error.where) == (-11, "query")
+
+    forge = Forge(hummingbird(quant))
+    place = int(forge.experts["offset"][9] + forge.layers["down"]["offset"][1])
+    forge.contents(SectionKind.EXPERTS)[place : place + 2] = np.array([bits], "<u2").view(np.uint8)
+    forge.seal_experts()
+    forge.seal()
+    error = refusal(library, forge, bench)
+    assert (error.status, error.where) == (-11, "down")
+
+
+@pytest.mark.parametrize("kind", [SectionKind.ROPE, SectionKind.RESIDENT])
+def test_single_precision_numbers_are_finite(
+    library: Library, hummingbird: Packed, bench: Path, kind: SectionKind
+) -> None:
+    forge = Forge(hummingbird("f32"))
+    forge.contents(kind).view("<f4")[77] = np.nan
+    forge.seal()
+    assert refusal(library, forge, bench).status == -11
+
+
+def test_a_hole_between_sections_is_zero(library: Library, hummingbird: Packed, bench: Path) -> None:
+    forge = Forge(hummingbird("q8"))
+    entry = forge.section(SectionKind.MODEL)
+    forge.data[int(entry["offset"][0] + entry["bytes"][0])] = 1
+    assert refusal(library, forge, bench).where == "layers"

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images that lie: takes a good one, changes a field, and makes the checksums right again."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from colibri_sdk.image.layout import (
+    DIRECTORY_OFFSET,
+    EXPERT,
+    HEADER,
+    LAYER,
+    MODEL,
+    PAGE,
+    SECTION,
+    SectionKind,
+)
+
+
+class Forge:
+    """An image in memory whose structs can be written through NumPy views."""
+
+    def __init__(self, image: Path) -> None:
+        self.data = np.fromfile(image, np.uint8)
+
+    @property
+    def header(self) -> Any:
+        return self.data[: HEADER.itemsize].view(HEADER)
+
+    @property
+    def sections(self) -> Any:
+        count = int(self.header["section_count"][0])
+        return self.data[DIRECTORY_OFFSET : DIRECTORY_OFFSET + count * SECTION.itemsize].view(SECTION)
+
+    def section(self, kind: SectionKind) -> Any:
+        return self.sections[self.sections["kind"] == kind]
+
+    def contents(self, kind: SectionKind) -> Any:
+        """The section's bytes, writable."""
+        entry = self.section(kind)
+        start = int(entry["offset"][0])
+        return self.data[start : start + int(entry["bytes"][0])]
+
+    @property
+    def model(self) -> Any:
+        return self.contents(SectionKind.MODEL).view(MODEL)
+
+    @property
+    def layers(self) -> Any:
+        return self.contents(SectionKind.LAYERS).view(LAYER)
+
+    @property
+    def experts(self) -> Any:
+        return self.contents(SectionKind.EXPERT_DIR).view(EXPERT)
+
+    def seal(self, *, sections: bool = True) -> None:
+        """Recomputes every checksum whose range lies in the file, so that only the lie itself can be found."""
+        whole = self.data.size
+        if sections:
+            for entry in self.sections:
+                start, size = int(entry["offset"]), int(entry["bytes"])
+                if entry["kind"] != SectionKind.EXPERTS and start + size <= whole:
+                    entry["crc32"] = zlib.crc32(self.data[start : start + size])
+        self.header["header_crc32"] = 0
+        self.header["header_crc32"] = zlib.crc32(self.data[:PAGE])
+
+    def seal_experts(self) -> None:
+        """Recomputes the experts' checksums in the directory; seal() afterwards."""
+        start = int(self.section(SectionKind.EXPERTS)["offset"][0])
+        for entry in self.experts:
+            first = start + int(entry["offset"])
+            entry["crc32"] = zlib.crc32(self.data[first : first + int(entry["bytes"])])
+
+    def write(self, path: Path) -> Path:
+        self.data.tofile(path)
+        return path
