@@ -87,7 +87,6 @@ def scalar_fields(dtype: np.dtype[Any], skip: set[str]) -> list[str]:
     ]
 
 
-ANY_VALUE_IS_RIGHT = {"image_id", "generation"}
 NONSENSE = [0, 1, 3, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]
 
 
