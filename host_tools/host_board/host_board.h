@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * host_board.h: the parts of the `host` board: the same runtime as on a board, as a process of this machine. */
+#ifndef COLIBRI_HOST_BOARD_H
+#define COLIBRI_HOST_BOARD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../../firmware/hal/hal.h"
+
+enum host_channel_kind { HOST_STDIO, HOST_PTY, HOST_UNIX, HOST_TCP, HOST_FD };
+
+struct host_options {
+    const char *image;       /* file, mapped in place; NULL with `block` */
+    const char *block;       /* file that is the block device; NULL: there is none */
+    enum host_channel_kind channel;
+    const char *address;     /* HOST_UNIX: a path; HOST_TCP: HOST:PORT, port 0: any; HOST_FD: a number */
+    uint64_t memory_bytes;   /* for the arena (and the image from `block`) */
+    char **arguments;        /* of the process, for a reset */
+};
+
+/* Prints to stderr, then ends the process with status 2. */
+__attribute__((noreturn, format(printf, 1, 2))) void host_die(const char *format, ...);
+
+/* console.c */
+extern const struct hal_console_api host_console_api;
+void host_console_open(const struct host_options *options);
+void host_console_flush(void);
+/* Puts the open descriptors into the environment, so that a reset keeps the line. */
+void host_console_hand_over(void);
+
+/* block.c */
+extern const struct hal_block_api host_block_api;
+struct host_block_config {
+    const char *path;
+};
+struct host_block_state {
+    int file;
+    uint64_t blocks;
+};
+
+/* faults.c */
+extern const struct hal_watchdog_api host_watchdog_api;
+void host_faults_install(void);
+
+#endif
