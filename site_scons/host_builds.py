@@ -35,7 +35,7 @@ def _programs(env, build, directory, library, prefix=""):
     made = []
     for path in c_files(directory):
         name = path.rsplit("/", 1)[-1].removesuffix(".c")
-        made += env.Program(f"#{build}/{directory}/{prefix}{name}", [*objects(env, build, [path]), library])
+        made += env.Program(f"{build}/{directory}/{prefix}{name}", [*objects(env, build, [path]), library])
     return made
 
 
@@ -46,13 +46,13 @@ def declare_host(root, arguments):
     version = api_version()
 
     engine = engine_objects(env, build)
-    static = env.StaticLibrary(f"#{build}/libcolibri.a", engine)
-    shared = env.SharedLibrary(f"#{build}/colibri", engine, SHLIBVERSION=version)
+    static = env.StaticLibrary(f"{build}/libcolibri.a", engine)
+    shared = env.SharedLibrary(f"{build}/colibri", engine, SHLIBVERSION=version)
     made = [static, shared]
 
     board = c_files("firmware/runtime", "host_tools/host_board")
     if any("host_board/" in path for path in board):
-        made += env.Program(f"#{build}/colibri-host", [*objects(env, build, board), static])
+        made += env.Program(f"{build}/colibri-host", [*objects(env, build, board), static])
     made += _programs(env, build, "host_tools/bench", static)
     Alias("host-tests", _programs(env, build, "tests/engine", static))
     made += env.CompilationDatabase("#compile_commands.json")
@@ -66,7 +66,7 @@ def _declare_install(env, arguments, build, static, shared, version):
     prefix = arguments.get("PREFIX", "/usr/local")
     destination = arguments.get("DESTDIR", "") + prefix
     package = env.Substfile(
-        f"#{build}/colibri.pc",
+        f"{build}/colibri.pc",
         "#firmware/engine/colibri.pc.in",
         SUBST_DICT={"@PREFIX@": prefix, "@VERSION@": version},
     )
@@ -86,7 +86,7 @@ def declare_linux(root, name, architecture, arguments):
         tools=["gcc_cross"], toolpath=["#toolchains"], TARGET_ARCHITECTURE=architecture, FREESTANDING=False, CPPPATH=INCLUDES
     )
     shorten_commands(env, arguments)
-    static = env.StaticLibrary(f"#{build}/libcolibri.a", engine_objects(env, build))
+    static = env.StaticLibrary(f"{build}/libcolibri.a", engine_objects(env, build))
     made = [static]
     made += _programs(env, build, "host_tools/bench", static)
     made += _programs(env, build, "tests/engine", static)
@@ -101,7 +101,7 @@ def declare_fuzz(root, arguments):
     build = "build/fuzz"
     env = _host_environment(arguments, sanitize=True, compiler=compiler)
     env.Append(CCFLAGS=["-fsanitize=fuzzer-no-link"])
-    library = env.StaticLibrary(f"#{build}/libcolibri.a", engine_objects(env, build) + objects(env, build, c_files("firmware/runtime")))
+    library = env.StaticLibrary(f"{build}/libcolibri.a", engine_objects(env, build) + objects(env, build, c_files("firmware/runtime")))
     linked = env.Clone()
     linked.Append(LINKFLAGS=["-fsanitize=fuzzer"])
     Alias("fuzz", _programs(linked, build, "host_tools/fuzz", library))

@@ -31,7 +31,7 @@ def objects(env, build, paths, flags=(), **overrides):
     made = []
     for path in paths:
         node = File(f"#{path}")
-        target = f"#{build}/obj/{path.rsplit('.', 1)[0]}.o"
+        target = f"{build}/obj/{path.rsplit('.', 1)[0]}.o"
         extra = dict(overrides)
         if flags:
             extra["CCFLAGS"] = env["CCFLAGS"] + list(flags)
