@@ -96,8 +96,10 @@ def test_header_longer_than_the_file(model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"[]", b"nonsense", b'{"a": ', b"\xff\xfe", b"[" * 5000], ids=["empty", "list", "word", "cut", "bytes", "deep"]
-)  # fmt: skip
+    "text",
+    [b"", b"[]", b"nonsense", b'{"a": ', b"\xff\xfe", b"[" * 5000],
+    ids=["empty", "list", "word", "cut", "bytes", "deep"],
+)
 def test_header_that_is_no_json_object(model: Path, tmp_path: Path, text: bytes) -> None:
     (model / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
     assert "model.safetensors has a header that is" in refusal(model, tmp_path / "m.colibri").message
