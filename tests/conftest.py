@@ -55,12 +55,12 @@ def _packer(source: Path, directory: Path) -> PackModel:
 
 
 @pytest.fixture(scope="session")
-def hummingbird(tmp_path_factory: pytest.TempPathFactory, host_library: Path) -> PackModel:
+def hummingbird(tmp_path_factory: pytest.TempPathFactory) -> PackModel:
     return _packer(ROOT / "models" / "hummingbird", tmp_path_factory.mktemp("hummingbird"))
 
 
 @pytest.fixture(scope="session")
-def tiny_mixtral(tmp_path_factory: pytest.TempPathFactory, host_library: Path) -> PackModel:
+def tiny_mixtral(tmp_path_factory: pytest.TempPathFactory) -> PackModel:
     return _packer(ROOT / "tests" / "parity" / "mixtral", tmp_path_factory.mktemp("mixtral"))
 
 
@@ -81,9 +81,8 @@ def emulated(
     request: pytest.FixtureRequest, tmp_path: Path, firmware: Callable[[str], Firmware]
 ) -> Iterator[Callable[..., Device]]:
     """emulated(board, image, **options of emulator.start) -> Device, its model loaded."""
-    from colibri_sdk.boards import load_board
-
     from colibri_sdk import targets
+    from colibri_sdk.boards import load_board
 
     consoles: list[tuple[str, Callable[[], bytes]]] = []
     request.node.stash[CONSOLES] = consoles
