@@ -135,17 +135,15 @@ SECTIONS
         hal_image_start = .;
         KEEP(*(.boot))
         *(.text .text.*)
-        . = ALIGN({PAGE});
-        hal_text_end = .;
     }} > ram :code
 
-    .rodata : {{
+    .rodata ALIGN({PAGE}) : {{
+        hal_text_end = .;
         *(.rodata .rodata.* .srodata .srodata.*)
-        . = ALIGN({PAGE});
-        hal_rodata_end = .;
     }} > ram :constants
 
-    .data : {{
+    .data ALIGN({PAGE}) : {{
+        hal_rodata_end = .;
         *(.data .data.*)
         __global_pointer$ = . + 0x800;
         *(.sdata .sdata.*)

@@ -2,6 +2,7 @@
 """Firmware configurations: one per board file. Makes build/BOARD/firmware.elf, its raw image and report.json."""
 
 import sys
+from pathlib import Path
 
 import board_files
 import firmware_report
@@ -17,7 +18,7 @@ FILE_FLAGS = {"firmware/hal/arch/common/mem.c": ["-fno-tree-loop-distribute-patt
 EARLY_FILES = {"aarch64": {"firmware/hal/arch/aarch64/mmu.c", "firmware/hal/arch/common/mem.c"}}
 
 
-def board_names(root):
+def board_names():
     return sorted(f.name.removesuffix(".toml") for f in Glob("#boards/*.toml"))
 
 
@@ -31,7 +32,7 @@ def _load(name):
     from SCons.Errors import UserError
 
     try:
-        return load_board(name, directory=__import__("pathlib").Path(Dir("#boards").srcnode().abspath))
+        return load_board(name, directory=Path(Dir("#boards").srcnode().abspath))
     except ColibriError as error:
         raise UserError(str(error)) from error
 
@@ -63,10 +64,10 @@ def _hal_objects(env, build, data):
     return made
 
 
-def declare_board(root, name, arguments):
+def declare_board(out, name, arguments):
     board = _load(name)
     data = board.data
-    build = f"build/{name}"
+    build = f"{out}/{name}"
     directory = ARCHITECTURE_DIRECTORIES[board.architecture]
     env = Environment(
         tools=[data["toolchain"]["family"]],
@@ -90,7 +91,7 @@ def declare_board(root, name, arguments):
     binary_name = board.flash.firmware_file or "firmware.bin"
     made += env.Command(f"{build}/{binary_name}", made[0], Action("$OBJCOPY -O binary $SOURCE $TARGET", "binary $TARGET"))
     made += firmware_report.declare(env, build, made[0], engine, board)
-    Alias(name, made + env.CompilationDatabase("#compile_commands.json"))
+    Alias(name, made)
 
     checks = objects(env, build, c_files("tests/qemu/bringup"))
     bringup = _link(env, f"{build}/bringup.elf", hal + checks, script)

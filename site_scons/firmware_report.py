@@ -20,7 +20,7 @@ def _text_bytes(path):
 
 
 def measure(elf_path, engine_objects, all_objects, board):
-    """Bytes. Text and rodata without the padding to pages; `engine_text` is the sum over the engine's objects."""
+    """Bytes. `engine_text` is the sum over the engine's objects, also of what the linker drops."""
     with open(elf_path, "rb") as file:
         elf = ELFFile(file)
         sizes = {section.name: section["sh_size"] for section in elf.iter_sections()}

@@ -39,9 +39,9 @@ def _programs(env, build, directory, library, prefix=""):
     return made
 
 
-def declare_host(root, arguments):
+def declare_host(out, arguments):
     sanitize = arguments.get("SANITIZE", "0") not in ("", "0")
-    build = "build/host-sanitize" if sanitize else "build/host"
+    build = f"{out}/host-sanitize" if sanitize else f"{out}/host"
     env = _host_environment(arguments, sanitize)
     version = api_version()
 
@@ -55,7 +55,6 @@ def declare_host(root, arguments):
         made += env.Program(f"{build}/colibri-host", [*objects(env, build, board), static])
     made += _programs(env, build, "host_tools/bench", static)
     Alias("host-tests", _programs(env, build, "tests/engine", static))
-    made += env.CompilationDatabase("#compile_commands.json")
     Alias("host", made)
     Alias("host-sanitize", made)
     if not sanitize:
@@ -79,9 +78,9 @@ def _declare_install(env, arguments, build, static, shared, version):
     Alias("install", installed)
 
 
-def declare_linux(root, name, architecture, arguments):
+def declare_linux(out, name, architecture, arguments):
     """Static Linux programs: the engine's tests and benchmarks, to be run with the toolchain's TEST_RUNNER."""
-    build = f"build/{name}"
+    build = f"{out}/{name}"
     env = Environment(
         tools=["gcc_cross"], toolpath=["#toolchains"], TARGET_ARCHITECTURE=architecture, FREESTANDING=False, CPPPATH=INCLUDES
     )
@@ -93,12 +92,12 @@ def declare_linux(root, name, architecture, arguments):
     Alias(name, made)
 
 
-def declare_fuzz(root, arguments):
+def declare_fuzz(out, arguments):
     """libFuzzer targets: the engine and the runtime's portable half under ASan and UBSan, with coverage."""
     compiler = arguments.get("CC") or next(filter(shutil.which, ("clang", "clang-14", "clang-15", "clang-16")), None)
     if compiler is None:
         raise UserError("fuzz targets need clang with libFuzzer; try: apt install clang-14 libclang-rt-14-dev")
-    build = "build/fuzz"
+    build = f"{out}/fuzz"
     env = _host_environment(arguments, sanitize=True, compiler=compiler)
     env.Append(CCFLAGS=["-fsanitize=fuzzer-no-link"])
     library = env.StaticLibrary(f"{build}/libcolibri.a", engine_objects(env, build) + objects(env, build, c_files("firmware/runtime")))
