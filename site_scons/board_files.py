@@ -57,7 +57,9 @@ class _Writer:
             if isinstance(value, dict):
                 fields.append(f".{key} = {self.device(f'{name}_{key}', value)}")
             elif isinstance(value, list):
-                rows = ", ".join("{" + ", ".join(f".{k} = {_literal(v)}" for k, v in row.items()) + "}" for row in value)
+                rows = ", ".join(
+                    "{" + ", ".join(f".{k} = {_literal(v)}" for k, v in row.items()) + "}" for row in value
+                )
                 self.lines.append(f"static const struct {driver}_{key} {name}_{key}[] = {{{rows}}};")
                 fields += [f".{key} = {name}_{key}", f".{key}_count = {len(value)}u"]
             else:
@@ -86,7 +88,14 @@ def board_c(data, driver_directory):
     memory = data["memory"]
     lines = [HEADER.format(name=data["name"]), '#include "parts.h"']
     lines += [f'#include "drivers/{driver}.h"' for driver in drivers(data)]
-    lines += ["", *writer.lines, "", f"const struct hal_pins hal_board_pins = {pins};", "", "struct hal_board hal_board = {"]
+    lines += [
+        "",
+        *writer.lines,
+        "",
+        f"const struct hal_pins hal_board_pins = {pins};",
+        "",
+        "struct hal_board hal_board = {",
+    ]
     lines += [f'    .name = "{data["name"]}",', f'    .architecture = "{data["architecture"]}",']
     lines += [f"    .{role} = {value}," for role, value in devices.items()]
     lines += [f"    .link_baud = {data['link']['baud']}u,", "};"]
@@ -110,7 +119,9 @@ def linker_script(data):
     memory = data["memory"]
     processor = data["processor"]
     end = memory["ram_base"] + memory["ram_bytes"]
-    return HEADER.format(name=data["name"]) + f"""\
+    return (
+        HEADER.format(name=data["name"])
+        + f"""\
 ENTRY(_start)
 
 MEMORY
@@ -176,3 +187,4 @@ SECTIONS
     /DISCARD/ : {{ *(.comment .note .note.* .eh_frame .eh_frame_hdr .riscv.attributes .ARM.attributes) }}
 }}
 """
+    )

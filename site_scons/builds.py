@@ -13,8 +13,6 @@ from SCons.Script import AlwaysBuild, Default, Environment, SConsignFile
 LINUX_TARGETS = {"linux-aarch64": "aarch64", "linux-riscv64": "riscv64"}
 
 
-
-
 def _wanted(arguments, targets, boards, out):
     """Names of the configurations that the command line needs, from aliases and from paths below build/."""
     names = set()

@@ -7,7 +7,6 @@ from pathlib import Path
 import board_files
 import firmware_report
 from SCons.Script import Action, Alias, Depends, Dir, Environment, File, Glob, Value
-
 from sources import INCLUDES, c_files, engine_objects, objects, shorten_commands
 
 ARCHITECTURE_DIRECTORIES = {"aarch64": "firmware/hal/arch/aarch64", "riscv64": "firmware/hal/arch/riscv"}
@@ -27,9 +26,10 @@ def _load(name):
     sdk = Dir("#python_sdk/src").srcnode().abspath
     if sdk not in sys.path:
         sys.path.insert(0, sdk)
+    from SCons.Errors import UserError
+
     from colibri_sdk.boards import load_board
     from colibri_sdk.errors import ColibriError
-    from SCons.Errors import UserError
 
     try:
         return load_board(name, directory=Path(Dir("#boards").srcnode().abspath))
@@ -39,8 +39,7 @@ def _load(name):
 
 def _generated(env, target, text, board_file):
     def write(target, source, env):
-        with open(str(target[0]), "w", encoding="utf-8") as file:
-            file.write(source[0].get_text_contents())
+        Path(str(target[0])).write_text(source[0].get_text_contents(), encoding="utf-8")
 
     node = env.Command(target, Value(text), Action(write, f"generate $TARGET from {board_file}"))
     return node[0]
@@ -89,18 +88,24 @@ def declare_board(out, name, arguments):
 
     made = _link(env, f"{build}/firmware.elf", hal + runtime + engine, script)
     binary_name = board.flash.firmware_file or "firmware.bin"
-    made += env.Command(f"{build}/{binary_name}", made[0], Action("$OBJCOPY -O binary $SOURCE $TARGET", "binary $TARGET"))
+    made += env.Command(
+        f"{build}/{binary_name}", made[0], Action("$OBJCOPY -O binary $SOURCE $TARGET", "binary $TARGET")
+    )
     made += firmware_report.declare(env, build, made[0], engine, board)
     Alias(name, made)
 
     checks = objects(env, build, c_files("tests/qemu/bringup"))
     bringup = _link(env, f"{build}/bringup.elf", hal + checks, script)
-    bringup += env.Command(f"{build}/bringup/{binary_name}", bringup[0], Action("$OBJCOPY -O binary $SOURCE $TARGET", "binary $TARGET"))
+    bringup += env.Command(
+        f"{build}/bringup/{binary_name}", bringup[0], Action("$OBJCOPY -O binary $SOURCE $TARGET", "binary $TARGET")
+    )
     Alias(f"{name}-bringup", bringup)
     Alias("boards", made)
 
 
 def _link(env, target, parts, script):
-    elf = env.Program(target, parts, LINKFLAGS=[*env["LINKFLAGS"], "-T", File(script), f"-Wl,-Map={target.removesuffix('.elf')}.map"])
+    elf = env.Program(
+        target, parts, LINKFLAGS=[*env["LINKFLAGS"], "-T", File(script), f"-Wl,-Map={target.removesuffix('.elf')}.map"]
+    )
     Depends(elf, script)
     return elf

@@ -3,6 +3,7 @@
 firmware over its limits does not build."""
 
 import json
+from pathlib import Path
 
 import stack_usage
 from elftools.elf.constants import SH_FLAGS
@@ -13,15 +14,17 @@ ENGINE_TEXT_LIMIT = 64 * 1024
 
 
 def _text_bytes(path):
-    with open(path, "rb") as file:
+    with Path(path).open("rb") as file:
         return sum(
-            section["sh_size"] for section in ELFFile(file).iter_sections() if section["sh_flags"] & SH_FLAGS.SHF_EXECINSTR
+            section["sh_size"]
+            for section in ELFFile(file).iter_sections()
+            if section["sh_flags"] & SH_FLAGS.SHF_EXECINSTR
         )
 
 
 def measure(elf_path, engine_objects, all_objects, board):
     """Bytes. `engine_text` is the sum over the engine's objects, also of what the linker drops."""
-    with open(elf_path, "rb") as file:
+    with Path(elf_path).open("rb") as file:
         elf = ELFFile(file)
         sizes = {section.name: section["sh_size"] for section in elf.iter_sections()}
         symbols = {s.name: s["st_value"] for s in elf.get_section_by_name(".symtab").iter_symbols()}
@@ -48,7 +51,9 @@ def over_limits(report):
         problems.append(f"the engine's text is {report['engine_text']:,} bytes, more than {ENGINE_TEXT_LIMIT:,}")
     for stack, size in (("stack_worst", "stack_bytes"), ("fault_stack_worst", "fault_stack_bytes")):
         if report[stack] is not None and report[stack] > report[size]:
-            problems.append(f"{stack} is {report[stack]:,} bytes, more than the board file's {size} of {report[size]:,}")
+            problems.append(
+                f"{stack} is {report[stack]:,} bytes, more than the board file's {size} of {report[size]:,}"
+            )
     return problems
 
 
@@ -59,7 +64,8 @@ def line(report):
     return (
         f"{report['board']}: text {report['text']:,}  rodata {report['rodata']:,}  data {report['data']:,}  "
         f"bss {report['bss']:,}  engine text {report['engine_text']:,}  worst stack {count(report['stack_worst'])} "
-        f"of {report['stack_bytes']:,}  fault stack {count(report['fault_stack_worst'])} of {report['fault_stack_bytes']:,}  "
+        f"of {report['stack_bytes']:,}  fault stack {count(report['fault_stack_worst'])} "
+        f"of {report['fault_stack_bytes']:,}  "
         f"left for model and arena {report['memory_bytes']:,}"
     )
 
@@ -74,9 +80,7 @@ def declare(env, build, elf, engine, board):
             for problem in problems:
                 print(f"{board.name}: {problem}")
             return 1
-        with open(str(target[0]), "w", encoding="utf-8") as file:
-            json.dump(report, file, indent=2)
-            file.write("\n")
+        Path(str(target[0])).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         print(line(report))
         return 0
 

@@ -7,7 +7,6 @@ import shutil
 
 from SCons.Errors import UserError
 from SCons.Script import Alias, Environment, File
-
 from sources import INCLUDES, c_files, engine_objects, objects, shorten_commands
 
 
@@ -82,7 +81,11 @@ def declare_linux(out, name, architecture, arguments):
     """Static Linux programs: the engine's tests and benchmarks, to be run with the toolchain's TEST_RUNNER."""
     build = f"{out}/{name}"
     env = Environment(
-        tools=["gcc_cross"], toolpath=["#toolchains"], TARGET_ARCHITECTURE=architecture, FREESTANDING=False, CPPPATH=INCLUDES
+        tools=["gcc_cross"],
+        toolpath=["#toolchains"],
+        TARGET_ARCHITECTURE=architecture,
+        FREESTANDING=False,
+        CPPPATH=INCLUDES,
     )
     shorten_commands(env, arguments)
     static = env.StaticLibrary(f"{build}/libcolibri.a", engine_objects(env, build))
@@ -100,7 +103,9 @@ def declare_fuzz(out, arguments):
     build = f"{out}/fuzz"
     env = _host_environment(arguments, sanitize=True, compiler=compiler)
     env.Append(CCFLAGS=["-fsanitize=fuzzer-no-link"])
-    library = env.StaticLibrary(f"{build}/libcolibri.a", engine_objects(env, build) + objects(env, build, c_files("firmware/runtime")))
+    library = env.StaticLibrary(
+        f"{build}/libcolibri.a", engine_objects(env, build) + objects(env, build, c_files("firmware/runtime"))
+    )
     linked = env.Clone()
     linked.Append(LINKFLAGS=["-fsanitize=fuzzer"])
     Alias("fuzz", _programs(linked, build, "host_tools/fuzz", library))

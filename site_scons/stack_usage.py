@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Worst-case stack of a firmware, from the compiler's own figures.
 
-GCC writes for each object a call graph whose nodes carry the frame's size (-fcallgraph-info=su, files *.ci). The bound for
-an entry function is the costliest path of direct calls plus, for calls through pointers, the INDIRECT_DEPTH costliest paths
-that start at different functions whose address is taken (found in the objects' relocations).
+GCC writes for each object a call graph whose nodes carry the frame's size (-fcallgraph-info=su, files *.ci). The bound
+for an entry function is the costliest path of direct calls plus, for calls through pointers, the INDIRECT_DEPTH
+costliest paths that start at different functions whose address is taken (found in the objects' relocations).
 
 This is a true bound as long as calls through pointers nest at most INDIRECT_DEPTH deep and no function is entered
-again through a pointer while it runs. Both follow from the design: the runtime's command table -> the engine's hooks and
-callbacks -> a driver's function table. Recursion by direct calls makes the result unbounded (None), as does a frame whose
-size is not known at compile time.
+again through a pointer while it runs. Both follow from the design: the runtime's command table -> the engine's hooks
+and callbacks -> a driver's function table. Recursion by direct calls makes the result unbounded (None), as does a
+frame whose size is not known at compile time.
 """
 
 import re
@@ -70,7 +70,7 @@ class Graph:
 def address_taken(path):
     """Names of functions that an object refers to otherwise than by calling them."""
     found = set()
-    with open(path, "rb") as file:
+    with Path(path).open("rb") as file:
         elf = ELFFile(file)
         calls = CALL_TYPES[elf["e_machine"]]
         for section in elf.iter_sections():

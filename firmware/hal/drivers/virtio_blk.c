@@ -120,7 +120,8 @@ static uint64_t block_count(const void *config, const void *state)
     return disk->blocks;
 }
 
-static hal_status request(struct virtio_blk_state *disk, uint32_t type, uint64_t block, uint32_t count, const void *data)
+static hal_status request(struct virtio_blk_state *disk, uint32_t type, uint64_t block, uint32_t count,
+                         const void *data)
 {
     disk->header.type = type;
     disk->header.reserved = 0;

@@ -29,8 +29,8 @@ SHOWN_ERRORS = 8
 
 @dataclass(frozen=True)
 class Firmware:
-    """What a build made. `binary` is the raw image of boards that boot one. `report` is build/BOARD/report.json: sizes in
-    bytes, and stack_worst None when it has no bound; empty for the host."""
+    """What a build made. `binary` is the raw image of boards that boot one. `report` is build/BOARD/report.json:
+    sizes in bytes, and stack_worst None when it has no bound; empty for the host."""
 
     elf: Path
     binary: Path | None
@@ -105,7 +105,9 @@ def _run(command: Sequence[str], root: Path, log: Log | None) -> str:
                 log(lines[-1])
     text = "\n".join(lines)
     if process.returncode != 0:
-        raise BuildError("\n".join(first_errors(lines)), "Run the build by itself for all of it: scons VERBOSE=1", log=text)
+        raise BuildError(
+            "\n".join(first_errors(lines)), "Run the build by itself for all of it: scons VERBOSE=1", log=text
+        )
     return text
 
 

@@ -197,7 +197,8 @@ void check_read(const char *arguments)
     const uint64_t bytes = (uint64_t)count * HAL_BLOCK;
     memset(to, 0xee, bytes + 1u);
     const uint64_t before = now();
-    const hal_status status = hal_board.block.api->read(hal_board.block.config, hal_board.block.state, block, count, to);
+    const struct hal_block *disk = &hal_board.block;
+    const hal_status status = disk->api->read(disk->config, disk->state, block, count, to);
     const uint64_t ticks = now() - before;
     print("read");
     print_signed("status", status);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * start.S: from reset, or from whatever loaded us, to hal_start, in machine mode. CSRs and fields: The RISC-V Instruction
- * Set Manual, Volume II (privileged architecture 1.12), chapter 3.
+ * start.S: from reset, or from whatever loaded us, to hal_start, in machine mode. CSRs and fields: The RISC-V
+ * Instruction Set Manual, Volume II (privileged architecture 1.12), chapter 3.
  *
  * mscratch holds the top of the fault stack while the program runs, and 0 while a fault is handled.
  */
