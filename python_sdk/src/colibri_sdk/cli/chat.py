@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,8 +88,11 @@ def _card(image_id: str, named: Path | None) -> Mapping[str, Any] | None:
 
 @contextlib.contextmanager
 def _interrupt_calls(function: Callable[[], object]) -> Iterator[None]:
-    """While this is active, Ctrl-C calls `function` instead of raising KeyboardInterrupt."""
-    before = signal.signal(signal.SIGINT, lambda *_: function())
+    """While this is active, Ctrl-C calls `function` instead of raising KeyboardInterrupt.
+
+    In a thread of its own: the main thread may hold a lock of the link at that moment.
+    """
+    before = signal.signal(signal.SIGINT, lambda *_: threading.Thread(target=function, daemon=True).start())
     try:
         yield
     finally:
