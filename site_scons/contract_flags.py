@@ -29,3 +29,19 @@ KERNEL_FILES = {
     "avx2": (("x86_64",), ["-mavx2", "-mf16c"]),
     "neon": (("aarch64",), []),
 }
+
+# Engine files that run once per image or only on demand: small matters more than fast. All others are for speed.
+SMALL_FILES = {
+    "image_open.c",
+    "image_content.c",
+    "layout.c",
+    "selftest.c",
+    "session.c",
+    "choose.c",
+    "status.c",
+    "stats.c",
+    "template.c",
+    "tensor.c",
+    "tokenizer.c",
+}
+SMALL = ["-Os"]

@@ -7,7 +7,6 @@ import shutil
 
 from SCons.Errors import UserError
 from SCons.Script import Alias, Environment, File
-
 from sources import INCLUDES, c_files, engine_objects, objects, shorten_commands
 
 
@@ -35,27 +34,26 @@ def _programs(env, build, directory, library, prefix=""):
     made = []
     for path in c_files(directory):
         name = path.rsplit("/", 1)[-1].removesuffix(".c")
-        made += env.Program(f"#{build}/{directory}/{prefix}{name}", [*objects(env, build, [path]), library])
+        made += env.Program(f"{build}/{directory}/{prefix}{name}", [*objects(env, build, [path]), library])
     return made
 
 
-def declare_host(root, arguments):
+def declare_host(out, arguments):
     sanitize = arguments.get("SANITIZE", "0") not in ("", "0")
-    build = "build/host-sanitize" if sanitize else "build/host"
+    build = f"{out}/host-sanitize" if sanitize else f"{out}/host"
     env = _host_environment(arguments, sanitize)
     version = api_version()
 
     engine = engine_objects(env, build)
-    static = env.StaticLibrary(f"#{build}/libcolibri.a", engine)
-    shared = env.SharedLibrary(f"#{build}/colibri", engine, SHLIBVERSION=version)
+    static = env.StaticLibrary(f"{build}/libcolibri.a", engine)
+    shared = env.SharedLibrary(f"{build}/colibri", engine, SHLIBVERSION=version)
     made = [static, shared]
 
     board = c_files("firmware/runtime", "host_tools/host_board")
     if any("host_board/" in path for path in board):
-        made += env.Program(f"#{build}/colibri-host", [*objects(env, build, board), static])
+        made += env.Program(f"{build}/colibri-host", [*objects(env, build, board), static])
     made += _programs(env, build, "host_tools/bench", static)
     Alias("host-tests", _programs(env, build, "tests/engine", static))
-    made += env.CompilationDatabase("#compile_commands.json")
     Alias("host", made)
     Alias("host-sanitize", made)
     if not sanitize:
@@ -66,7 +64,7 @@ def _declare_install(env, arguments, build, static, shared, version):
     prefix = arguments.get("PREFIX", "/usr/local")
     destination = arguments.get("DESTDIR", "") + prefix
     package = env.Substfile(
-        f"#{build}/colibri.pc",
+        f"{build}/colibri.pc",
         "#firmware/engine/colibri.pc.in",
         SUBST_DICT={"@PREFIX@": prefix, "@VERSION@": version},
     )
@@ -79,29 +77,35 @@ def _declare_install(env, arguments, build, static, shared, version):
     Alias("install", installed)
 
 
-def declare_linux(root, name, architecture, arguments):
+def declare_linux(out, name, architecture, arguments):
     """Static Linux programs: the engine's tests and benchmarks, to be run with the toolchain's TEST_RUNNER."""
-    build = f"build/{name}"
+    build = f"{out}/{name}"
     env = Environment(
-        tools=["gcc_cross"], toolpath=["#toolchains"], TARGET_ARCHITECTURE=architecture, FREESTANDING=False, CPPPATH=INCLUDES
+        tools=["gcc_cross"],
+        toolpath=["#toolchains"],
+        TARGET_ARCHITECTURE=architecture,
+        FREESTANDING=False,
+        CPPPATH=INCLUDES,
     )
     shorten_commands(env, arguments)
-    static = env.StaticLibrary(f"#{build}/libcolibri.a", engine_objects(env, build))
+    static = env.StaticLibrary(f"{build}/libcolibri.a", engine_objects(env, build))
     made = [static]
     made += _programs(env, build, "host_tools/bench", static)
     made += _programs(env, build, "tests/engine", static)
     Alias(name, made)
 
 
-def declare_fuzz(root, arguments):
+def declare_fuzz(out, arguments):
     """libFuzzer targets: the engine and the runtime's portable half under ASan and UBSan, with coverage."""
     compiler = arguments.get("CC") or next(filter(shutil.which, ("clang", "clang-14", "clang-15", "clang-16")), None)
     if compiler is None:
         raise UserError("fuzz targets need clang with libFuzzer; try: apt install clang-14 libclang-rt-14-dev")
-    build = "build/fuzz"
+    build = f"{out}/fuzz"
     env = _host_environment(arguments, sanitize=True, compiler=compiler)
     env.Append(CCFLAGS=["-fsanitize=fuzzer-no-link"])
-    library = env.StaticLibrary(f"#{build}/libcolibri.a", engine_objects(env, build) + objects(env, build, c_files("firmware/runtime")))
+    library = env.StaticLibrary(
+        f"{build}/libcolibri.a", engine_objects(env, build) + objects(env, build, c_files("firmware/runtime"))
+    )
     linked = env.Clone()
     linked.Append(LINKFLAGS=["-fsanitize=fuzzer"])
     Alias("fuzz", _programs(linked, build, "host_tools/fuzz", library))

@@ -31,7 +31,7 @@ def objects(env, build, paths, flags=(), **overrides):
     made = []
     for path in paths:
         node = File(f"#{path}")
-        target = f"#{build}/obj/{path.rsplit('.', 1)[0]}.o"
+        target = f"{build}/obj/{path.rsplit('.', 1)[0]}.o"
         extra = dict(overrides)
         if flags:
             extra["CCFLAGS"] = env["CCFLAGS"] + list(flags)
@@ -39,9 +39,11 @@ def objects(env, build, paths, flags=(), **overrides):
     return made
 
 
-def kernel_flags(path, architecture):
+def file_flags(path, architecture):
     """Extra flags of an engine source, or None when the target has no such instructions."""
     name = path.rsplit("/", 1)[-1]
+    if name in contract_flags.SMALL_FILES:
+        return contract_flags.SMALL
     for prefix, (architectures, flags) in contract_flags.KERNEL_FILES.items():
         if name.startswith(prefix):
             return flags if architecture in architectures else None
@@ -52,7 +54,7 @@ def engine_objects(env, build):
     """The whole engine, each kernel file with the flags of its instruction set."""
     made = []
     for path in c_files(*ENGINE_DIRECTORIES):
-        flags = kernel_flags(path, env["ARCHITECTURE"])
+        flags = file_flags(path, env["ARCHITECTURE"])
         if flags is not None:
             made += objects(env, build, [path], contract_flags.FREESTANDING + flags)
     return made

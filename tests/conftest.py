@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from colibri_sdk.errors import ColibriError
+
 if TYPE_CHECKING:
     from colibri_sdk.build import Firmware
     from colibri_sdk.device import Device
@@ -55,12 +57,12 @@ def _packer(source: Path, directory: Path) -> PackModel:
 
 
 @pytest.fixture(scope="session")
-def hummingbird(tmp_path_factory: pytest.TempPathFactory, host_library: Path) -> PackModel:
+def hummingbird(tmp_path_factory: pytest.TempPathFactory) -> PackModel:
     return _packer(ROOT / "models" / "hummingbird", tmp_path_factory.mktemp("hummingbird"))
 
 
 @pytest.fixture(scope="session")
-def tiny_mixtral(tmp_path_factory: pytest.TempPathFactory, host_library: Path) -> PackModel:
+def tiny_mixtral(tmp_path_factory: pytest.TempPathFactory) -> PackModel:
     return _packer(ROOT / "tests" / "parity" / "mixtral", tmp_path_factory.mktemp("mixtral"))
 
 
@@ -81,9 +83,8 @@ def emulated(
     request: pytest.FixtureRequest, tmp_path: Path, firmware: Callable[[str], Firmware]
 ) -> Iterator[Callable[..., Device]]:
     """emulated(board, image, **options of emulator.start) -> Device, its model loaded."""
-    from colibri_sdk.boards import load_board
-
     from colibri_sdk import targets
+    from colibri_sdk.boards import load_board
 
     consoles: list[tuple[str, Callable[[], bytes]]] = []
     request.node.stash[CONSOLES] = consoles
@@ -99,6 +100,43 @@ def emulated(
             return target.device
 
         yield start
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--size-table", action="store_true", help="End with the size and memory table of each board.")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Before the last line, so that this stays the last one."""
+    if not config.getoption("--size-table"):
+        return
+    terminalreporter.section("size and memory of each board, bytes")
+    try:
+        for line in _size_table():
+            terminalreporter.write_line(line)
+    except ColibriError as error:
+        terminalreporter.write_line(f"no table: {error}")
+
+
+def _size_table() -> Iterator[str]:
+    """The firmware of every board, and the memory it has with the demo model."""
+    from colibri_sdk import targets
+    from colibri_sdk.boards import list_boards
+    from colibri_sdk.build import build
+    from colibri_sdk.cli import output
+    from colibri_sdk.cli.build import HEADERS, RIGHT, size_rows
+    from colibri_sdk.planning import plan_board
+
+    boards = [board for board in list_boards() if not board.is_host]
+    yield from output.plain_table(HEADERS, size_rows([build(board).report for board in boards]), RIGHT)
+    image = targets.image_for(ROOT / "models" / "hummingbird", quant="q8")
+    yield ""
+    rows = []
+    for board in boards:
+        plan = plan_board(board, image)
+        numbers = (plan.plan.image_bytes, plan.plan.arena_bytes, plan.needed_bytes, plan.free_bytes or 0)
+        rows.append([board.name, *map(output.count, numbers)])
+    yield from output.plain_table(("with hummingbird q8", "image", "arena", "needed", "free"), rows, "lrrrr")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -35,7 +35,7 @@ class Types:
 
 
 def compiled_types(directory: Path, text: str, include: Path) -> Types:
-    """Compiles C text with debug information into a shared object (so that nothing is left to relocate) and reads it."""
+    """Compiles C text with debug information into a shared object, which has no relocations left, and reads it."""
     source, out = directory / "types.c", directory / "types.so"
     source.write_text(text, encoding="utf-8")
     flags = ["-std=c11", "-g", "-fno-eliminate-unused-debug-types", "-shared", "-fPIC", f"-I{include}"]

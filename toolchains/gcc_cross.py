@@ -38,7 +38,14 @@ FIRMWARE_FLAGS = [
     "-fstack-usage",
     "-fcallgraph-info=su",
 ]
-FIRMWARE_LINK_FLAGS = ["-nostdlib", "-static", "-no-pie", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,--fatal-warnings"]
+FIRMWARE_LINK_FLAGS = [
+    "-nostdlib",
+    "-static",
+    "-no-pie",
+    "-Wl,--gc-sections",
+    "-Wl,--build-id=none",
+    "-Wl,--fatal-warnings",
+]
 
 
 def find_prefix(architecture, freestanding):
@@ -53,7 +60,9 @@ def generate(env):
     prefix = find_prefix(architecture, freestanding)
     if prefix is None:
         wanted = ", ".join(p + "gcc" for p in PREFIXES[architecture][0 if freestanding else 1])
-        raise UserError(f"no C compiler for {architecture}: {wanted} not found; try: apt install {PACKAGES[architecture]}")
+        raise UserError(
+            f"no C compiler for {architecture}: {wanted} not found; try: apt install {PACKAGES[architecture]}"
+        )
     for tool in ("gcc", "gnulink", "ar", "as", "textfile", "compilation_db"):
         env.Tool(tool)
     runner = shutil.which(TEST_RUNNERS[architecture])
@@ -67,7 +76,9 @@ def generate(env):
         CCFLAGS=contract_flags.EVERYWHERE + ARCHITECTURE_FLAGS[architecture] + list(env.get("CPU_FLAGS", [])),
         ASPPFLAGS=["-g"] + ARCHITECTURE_FLAGS[architecture] + list(env.get("CPU_FLAGS", [])),
         ASPPCOM="$CC $ASPPFLAGS $_CPPINCFLAGS $_CPPDEFFLAGS -c -o $TARGET $SOURCES",
-        LINKFLAGS=FIRMWARE_LINK_FLAGS + ARCHITECTURE_FLAGS[architecture] if freestanding else ["-static", "-Wl,--gc-sections"],
+        LINKFLAGS=FIRMWARE_LINK_FLAGS + ARCHITECTURE_FLAGS[architecture]
+        if freestanding
+        else ["-static", "-Wl,--gc-sections"],
         PROGSUFFIX="",
         ARCHITECTURE=architecture,
         TEST_RUNNER=[runner] if runner else [],

@@ -344,7 +344,8 @@ struct col_segment {
 COL_ASSERT_SIZE(struct col_segment, 16);
 
 struct col_template {
-    uint32_t segment_count; /* at least 1; the segments follow this struct, then the texts; two texts never touch */
+    uint32_t segment_count; /* at least 1; the segments follow this struct, then their texts in the same order without
+                               gaps to the section's end; no two segments of text follow each other */
     uint32_t reserved[3];
 };
 COL_ASSERT_SIZE(struct col_template, 16);

@@ -15,7 +15,8 @@ static uint64_t round_up_8(uint64_t bytes)
     return (bytes + 7) & ~(uint64_t)7;
 }
 
-static colibri_status check_segment(const struct col_segment *segment, uint64_t texts, uint64_t bytes,
+/* *cursor is where the next text must begin: texts follow each other without gaps up to the section's end. */
+static colibri_status check_segment(const struct col_segment *segment, uint64_t *cursor, uint64_t bytes,
                                     uint32_t model_vocab, struct colibri_detail *detail)
 {
     if (segment->reserved != 0) {
@@ -28,12 +29,13 @@ static colibri_status check_segment(const struct col_segment *segment, uint64_t 
         }
         break;
     case COL_SEGMENT_TEXT:
-        if (segment->value < texts || (uint64_t)segment->value + segment->bytes > bytes) {
-            return col_fail(BAD, detail, "template.value", (uint64_t)segment->value + segment->bytes, bytes);
+        if (segment->value != *cursor) {
+            return col_fail(BAD, detail, "template.value", segment->value, *cursor);
         }
-        if (segment->bytes == 0 || segment->bytes > COL_TEMPLATE_MAX_TEXT) {
-            return col_fail(BAD, detail, "template.bytes", segment->bytes, COL_TEMPLATE_MAX_TEXT);
+        if (segment->bytes == 0 || segment->bytes > COL_TEMPLATE_MAX_TEXT || segment->bytes > bytes - *cursor) {
+            return col_fail(BAD, detail, "template.bytes", segment->bytes, bytes - *cursor);
         }
+        *cursor += segment->bytes;
         return COLIBRI_OK;
     case COL_SEGMENT_USER:
         if ((segment->value & ~COL_USER_TRIM) != 0) {
@@ -72,8 +74,8 @@ colibri_status col_template_open(const uint8_t *section, uint64_t bytes, uint32_
             return col_fail(BAD, detail, "template.reserved", head->reserved[i], 0);
         }
     }
-    uint64_t texts = sizeof *head + (uint64_t)head->segment_count * sizeof(struct col_segment);
-    if (head->segment_count == 0 || texts > bytes) {
+    uint64_t cursor = sizeof *head + (uint64_t)head->segment_count * sizeof(struct col_segment);
+    if (head->segment_count == 0 || cursor > bytes) {
         return col_fail(BAD, detail, "template.segment_count", head->segment_count,
                         (bytes - sizeof *head) / sizeof(struct col_segment));
     }
@@ -84,7 +86,7 @@ colibri_status col_template_open(const uint8_t *section, uint64_t bytes, uint32_
     };
     uint64_t users = 0;
     for (uint32_t i = 0; i < view->segment_count; i++) {
-        colibri_status status = check_segment(&view->segments[i], texts, bytes, model_vocab, detail);
+        colibri_status status = check_segment(&view->segments[i], &cursor, bytes, model_vocab, detail);
         if (status != COLIBRI_OK) {
             return status;
         }
@@ -101,6 +103,9 @@ colibri_status col_template_open(const uint8_t *section, uint64_t bytes, uint32_
     }
     if (users != 1) {
         return col_fail(BAD, detail, "template.user", users, 1);
+    }
+    if (cursor != bytes) {
+        return col_fail(BAD, detail, "template", bytes, cursor);
     }
     view->beside_bytes = beside(view, view->user - 1) + beside(view, view->user + 1);
     return COLIBRI_OK;

@@ -46,7 +46,12 @@ class ReferenceMixtral:
             x = x + self._attention(prefix, self._norm(x, prefix + "input_layernorm.weight"), cos, sin)
             x = x + self._experts(prefix, self._norm(x, prefix + "post_attention_layernorm.weight"), trace)
         head = "model.embed_tokens.weight" if c.get("tie_word_embeddings") else "lm_head.weight"
-        return self._norm(x, "model.norm.weight") @ self.tensors[head].T
+        return self.product(self._norm(x, "model.norm.weight"), head)
+
+    def product(self, x: Array, name: str) -> Array:
+        """[positions][inputs] times a matrix [outputs][inputs]. The router's product does not come through here, so
+        that a subclass may do this one as hardware for small integers would."""
+        return x @ self.tensors[name].T
 
     def greedy(self, ids: list[int], count: int, stop: tuple[int, ...] = ()) -> list[int]:
         """At most `count` further ids, each the one of the largest logit; ends behind one of `stop`."""
@@ -80,7 +85,7 @@ class ReferenceMixtral:
         heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
 
         def project(name: str, count: int) -> Array:
-            y = x @ self.tensors[f"{prefix}self_attn.{name}.weight"].T
+            y = self.product(x, f"{prefix}self_attn.{name}.weight")
             return y.reshape(len(x), count, dim).transpose(1, 0, 2)
 
         query = self._rotate(project("q_proj", heads), cos, sin)
@@ -90,7 +95,7 @@ class ReferenceMixtral:
         scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
         mixed = _softmax(scores) @ value
         flat = mixed.transpose(1, 0, 2).reshape(len(x), heads * dim)
-        return flat @ self.tensors[f"{prefix}self_attn.o_proj.weight"].T
+        return self.product(flat, f"{prefix}self_attn.o_proj.weight")
 
     def _experts(self, prefix: str, x: Array, trace: Trace | None) -> Array:
         moe, top_k = f"{prefix}block_sparse_moe.", self.config["num_experts_per_tok"]
@@ -103,9 +108,11 @@ class ReferenceMixtral:
         out = np.zeros_like(x)
         for position in range(len(x)):
             for expert, weight in zip(chosen[position], weights[position], strict=True):
-                gate, down, up = (self.tensors[f"{moe}experts.{expert}.w{n}.weight"] for n in (1, 2, 3))
-                g = gate @ x[position]
-                out[position] += weight * (down @ (g / (1 + np.exp(-g)) * (up @ x[position])))
+                gate, down, up = (f"{moe}experts.{expert}.w{n}.weight" for n in (1, 2, 3))
+                one = x[position : position + 1]
+                g = self.product(one, gate)
+                hidden = g / (1 + np.exp(-g)) * self.product(one, up)
+                out[position] += weight * self.product(hidden, down)[0]
         return out
 
 

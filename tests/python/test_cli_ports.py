@@ -107,6 +107,6 @@ def test_holder_finds_another_process_in_proc() -> None:
         os.close(main)
 
 
-@pytest.mark.parametrize("port", ["socket://localhost:1", "unix:/nowhere"])
+@pytest.mark.parametrize("port", ["socket://localhost:1", "unix:/nowhere", "tcp:localhost:1", "fd:7"])
 def test_ports_with_a_scheme_are_left_to_the_link(port: str) -> None:
     ports.check_usable(port)

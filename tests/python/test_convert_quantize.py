@@ -6,13 +6,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
 from colibri_sdk.convert.quantize import pack_tensor
 from colibri_sdk.errors import CheckpointError
 from colibri_sdk.image.layout import BLOCK, TILE_Q4, TILE_Q8, TILE_ROWS, Format, align_up, tensor_bytes
 from colibri_sdk.image.tensors import unpack_tensor
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 
 Floats = npt.NDArray[np.float32]
 

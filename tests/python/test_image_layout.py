@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from colibri_sdk.image import layout
-from dwarf import Types, compiled_types
 from hypothesis import given
 from hypothesis import strategies as st
+
+from colibri_sdk.image import layout
+from dwarf import Types, compiled_types
 
 ENGINE = Path(__file__).resolve().parents[2] / "firmware" / "engine"
 

@@ -57,9 +57,8 @@ def test_nothing_is_written_behind_the_arena(hummingbird: PackModel, quant: str)
 def test_arena_that_is_short_or_misaligned_is_refused(
     hummingbird: PackModel, change: dict[str, int], status: str
 ) -> None:
-    from colibri_sdk.status import Status
-
     from colibri_sdk.engine import Engine, Library
+    from colibri_sdk.status import Status
 
     library, image = Library.load(), hummingbird("q8")
     whole = library.plan(image).arena_bytes

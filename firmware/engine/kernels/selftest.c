@@ -468,6 +468,36 @@ static void exp_witnesses(struct selftest *t)
     verdict(t, "exp fused", 14, different == 0);
 }
 
+/* Quantising in separate operations: the block's largest value, another value whose product with the inverse rounds to
+ * a tie, and the even integer that the tie goes to; the unrounded product lies on the other side of the half. */
+static const struct {
+    uint32_t largest, value;
+    int8_t expected;
+} quantize_witness[4] = {
+    {0x3f8af68du, 0x3e4db58au, 24}, /* fused: 23 */
+    {0x3fe69029u, 0x3edd7c60u, 30}, /* fused: 31 */
+    {0x3fca8449u, 0x3dbf5abau, 8},  /* fused: 7 */
+    {0x3fb71ed2u, 0x3f68250eu, 80}, /* fused: 81 */
+};
+
+static void quantize_witnesses(struct selftest *t)
+{
+    for (uint32_t i = 0; i < 4; i++) {
+        bool right = true;
+        for (uint32_t at = 0; at < COL_BLOCK; at++) {
+            for (uint32_t j = 0; j < COL_BLOCK; j++) {
+                t->x[j] = col_bits_float(quantize_witness[i].value);
+            }
+            t->x[at] = col_bits_float(quantize_witness[i].largest);
+            right &= t->kernels->quantize(t->x, 1, t->xq, t->xs);
+            for (uint32_t j = 0; j < COL_BLOCK; j++) {
+                right &= t->xq[j] == (j == at ? 127 : quantize_witness[i].expected);
+            }
+        }
+        verdict(t, "quantize fused", COL_BLOCK, right);
+    }
+}
+
 /* Denormals that must survive, and rounding to nearest even: results a processor in another mode would not give. */
 static void mode_witnesses(struct selftest *t)
 {
@@ -536,6 +566,7 @@ static void test_set(struct selftest *t, const struct col_kernels *kernels, stru
     vector_witnesses(t);
     matrix_witnesses(t);
     exp_witnesses(t);
+    quantize_witnesses(t);
     mode_witnesses(t);
     for (uint32_t n = 1; n <= MAX_TOKENS; n += 3) {
         extreme_products(t, -128, 127, n);

@@ -6,7 +6,6 @@ The names of `Answer.as_json` are fixed: scripts and benchmarks rely on them (do
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,8 +21,6 @@ class Answer:
     board: str
     result: GenerationResult
     stats: DeviceStats
-    wall_first_token_seconds: float
-    wall_seconds: float
 
     @property
     def experts(self) -> list[list[int]]:
@@ -37,13 +34,13 @@ class Answer:
         second = result.ticks_per_second or 1
         decode = result.decode_ticks / second
         after_first = max(result.generated_tokens - 1, 0)
-        wall_decode = self.wall_seconds - self.wall_first_token_seconds
+        wall_decode = result.wall_seconds - result.wall_first_token_seconds
         return {
             "prompt_tokens": result.prompt_tokens,
             "generated_tokens": result.generated_tokens,
             "device_time_to_first_token_s": result.prefill_ticks / second,
             "device_tokens_per_second": after_first / decode if decode > 0 else 0.0,
-            "wall_time_to_first_token_s": self.wall_first_token_seconds,
+            "wall_time_to_first_token_s": result.wall_first_token_seconds,
             "wall_tokens_per_second": after_first / wall_decode if wall_decode > 0 else 0.0,
             "prefill_ticks": result.prefill_ticks,
             "decode_ticks": result.decode_ticks,
@@ -75,12 +72,8 @@ def ask(
 ) -> Answer:
     """Sends one prompt and reads the answer to its end. `options` are those of Device.generate."""
     device.clear_stats()
-    started = time.monotonic()
-    first = 0.0
     generation = device.generate(prompt, **options)
     for token in generation:
-        first = first or time.monotonic() - started
         if on_token:
             on_token(token)
-    whole = time.monotonic() - started
-    return Answer(device.info().board, generation.result, device.stats(), first or whole, whole)
+    return Answer(device.info().board, generation.result, device.stats())

@@ -14,6 +14,9 @@ from typing import Any
 
 from colibri_sdk.segments import Segment
 
+# A model whose context is shorter is made for single commands: earlier turns would fill it, and mislead it.
+SHORT_CONTEXT = 2048
+
 
 @dataclass
 class Conversation:
@@ -45,12 +48,11 @@ class Conversation:
 
     def add(self, text: str, answer: str) -> None:
         """A turn that came to its end."""
-        if self.remembers:
-            self.turns.append((text, answer))
+        self.turns.append((text, answer))
 
     def forget_oldest(self) -> bool:
-        """Drops the oldest turn, to make room; False when there is none."""
-        if not self.turns:
+        """Drops the oldest turn from the next prompt, to make room; False when there is none in it."""
+        if not self.turns or not self.remembers:
             return False
         del self.turns[0]
         return True

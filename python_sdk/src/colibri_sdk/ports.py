@@ -130,7 +130,7 @@ def check_usable(port: str) -> None:
     Called before opening, because "permission denied" and "busy" come out of the serial library as one error.
     Ports with a scheme (socket://, unix:) are not looked at.
     """
-    if "://" in port or port.startswith("unix:"):
+    if "://" in port or port.startswith(("unix:", "tcp:", "fd:")):
         return
     path = Path(port)
     if not path.exists():

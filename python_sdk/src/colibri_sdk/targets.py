@@ -75,6 +75,20 @@ def newest(directory: Path) -> float:
     return max(file.stat().st_mtime for file in files)
 
 
+def storage_for(board: Board, firmware: Firmware, image: Path, directory: Path, *, log: Log | None = None) -> Path:
+    """What the emulated board reads its model from: a card written in `directory`, or the image itself."""
+    from colibri_sdk.flash import write_card
+
+    if board.is_host:
+        return image
+    directory.mkdir(parents=True, exist_ok=True)
+    card = directory / f"{board.name}.img"
+    if log:
+        log(f"writing {card.name}")
+    write_card(board, firmware=firmware, model=image, to=card, boot_files=None)
+    return card
+
+
 @contextmanager
 def emulated(
     board: Board,
@@ -93,23 +107,17 @@ def emulated(
     from colibri_sdk import emulator
     from colibri_sdk.build import build
     from colibri_sdk.device import Device
-    from colibri_sdk.flash import write_card
 
     say = log or (lambda _: None)
     if firmware is None:
         say(f"building the firmware of {board.name}")
         firmware = build(board, log=None)
-    card: Path | None = None
-    storage = image
-    if board.name != "host":
-        directory.mkdir(parents=True, exist_ok=True)
-        card = storage = directory / f"{board.name}.img"
-        say(f"writing {card}")
-        write_card(board, firmware=firmware, model=image, to=card, boot_files=None, force=True)
+    storage = storage_for(board, firmware, image, directory, log=log)
+    card = storage if storage != image else None
     say(f"booting {board.name}")
     with (
         emulator.start(board, firmware=firmware, storage=storage, **options) as running,
-        Device.open(running, timeout=timeout) as device,
+        Device.open(running, timeout=timeout, elf=firmware.elf) as device,
     ):
         yield Target(device, f"{board.name} (emulated)", board, firmware, running, card)
 

@@ -12,7 +12,7 @@ from colibri_sdk.cli import output
 from colibri_sdk.errors import EXIT_IMAGE
 
 if TYPE_CHECKING:
-    from colibri_sdk.image.reader import Check, ImageFile
+    from colibri_sdk.image.reader import Check, ImageFile, Section
 
 
 @click.command()
@@ -89,7 +89,7 @@ def _show(image: ImageFile) -> None:
         ],
     )
     rows = [
-        [section.name, output.count(section.offset), output.count(section.bytes), f"{section.crc32:08x}"]
+        [section.name, output.count(section.offset), output.count(section.bytes), _crc(section)]
         for section in image.sections.values()
     ]
     output.table(["section", "offset", "bytes", "CRC-32"], rows, title="\nSections", right="lrrl")
@@ -98,6 +98,10 @@ def _show(image: ImageFile) -> None:
 def _parameters(card: dict[str, Any]) -> str:
     total, active = card.get("parameters"), card.get("active_parameters")
     return f"{output.count(total)}, {output.count(active)} for a token" if total and active else "?"
+
+
+def _crc(section: Section) -> str:
+    return "of each expert" if section.name == "experts" else f"{section.crc32:08x}"
 
 
 def _each(values: Any) -> str:

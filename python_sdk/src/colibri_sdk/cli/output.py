@@ -90,14 +90,21 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, title: st
         return
     if title:
         click.echo(title)
-    lines = ([list(headers)] if any(headers) else []) + cells
+    for line in plain_table(headers, cells, right):
+        click.echo(line)
+
+
+def plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> list[str]:
+    """The lines of a table in columns; headers that are all empty are left out."""
+    lines = ([list(headers)] if any(headers) else []) + [list(row) for row in rows]
     widths = [max(len(line[index]) for line in lines) for index in range(len(headers))] if lines else []
-    for line in lines:
-        padded = [
+    return [
+        "  ".join(
             cell.rjust(width) if right[index : index + 1] == "r" else cell.ljust(width)
             for index, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        click.echo("  ".join(padded).rstrip())
+        ).rstrip()
+        for line in lines
+    ]
 
 
 class Progress:

@@ -13,10 +13,10 @@ from typing import Any
 
 from cffi import FFI
 
-from colibri_sdk.engine.failures import failure
 from colibri_sdk.engine.header import header_path, read_header
 from colibri_sdk.engine.memory import MappedImage
 from colibri_sdk.errors import BuildError, UsageError
+from colibri_sdk.status import failure
 
 KV_CHOICES = {"image": 0, "f32": 1, "f16": 2}
 _KV_NAMES = {value: name for name, value in KV_CHOICES.items()}

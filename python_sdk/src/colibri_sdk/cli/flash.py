@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colibri-sdk flash: a card with firmware and model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from colibri_sdk.cli import options, output
+
+
+@click.command()
+@click.option("--board", "-b", "board_name", required=True, help="The board.")
+@click.option("--model", "-m", type=click.Path(exists=True, path_type=Path), required=True, help="Image or checkpoint.")
+@click.option("--to", type=click.Path(path_type=Path), required=True, help="A file, or a whole disk such as /dev/sdX.")
+@click.option(
+    "--boot-files",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Directory with the boot files of the board's maker, which a real card needs.",
+)
+@click.option(
+    "--force", is_flag=True, help="Replace an existing file; take a disk that is not removable or larger than 256 GB."
+)
+@options.quant_option
+@output.json_option
+def command(
+    board_name: str, model: Path, to: Path, boot_files: Path | None, force: bool, quant: str, as_json: bool
+) -> None:
+    """Write a complete card: partition table, boot partition, model partition; read it back and verify it.
+
+    The emulator boots exactly such a file. On a disk the first block is written last, so that a card that was
+    interrupted does not look like a whole one.
+    """
+    from colibri_sdk import targets
+    from colibri_sdk.boards import load_board
+    from colibri_sdk.build import build
+    from colibri_sdk.flash import write_card
+
+    board = load_board(board_name)
+    image = targets.image_for(model, quant=quant, log=output.note)
+    output.note(f"building the firmware of {board.name}")
+    firmware = build(board)
+    with output.Progress(f"writing {to}") as progress:
+        write_card(board, firmware=firmware, model=image, to=to, boot_files=boot_files, force=force, progress=progress)
+    if as_json:
+        output.emit_json({"board": board.name, "to": to, "model_bytes": image.stat().st_size})
+    else:
+        click.echo(f"{to} is ready for {board.name}")

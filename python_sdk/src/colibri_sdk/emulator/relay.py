@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries bytes between an emulated board's serial line and whoever talks to it, and records what the board says.
+
+Standing in between keeps the record complete whoever listens, keeps what was said before anyone listened, and lets the
+next user take over the line where the last one left it. Back-pressure is passed on: a user who does not read stops
+the board's output, not its input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+CHUNK = 65536
+
+
+class Relay:
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._lock = threading.Condition()
+        self._record = bytearray()
+        self._delivered = 0  # how much of the record a user has got
+        self._user: socket.socket | None = None  # our end
+        self._closed = False
+        self._threads = [threading.Thread(target=target, daemon=True) for target in (self._listen, self._deliver)]
+        for thread in self._threads:
+            thread.start()
+
+    def recorded(self) -> bytes:
+        with self._lock:
+            return bytes(self._record)
+
+    def attach(self) -> socket.socket:
+        """A new user; the one before is cut off."""
+        ours, theirs = socket.socketpair()
+        with self._lock:
+            self._cut_off()
+            if self._closed and self._delivered == len(self._record):
+                ours.close()
+                return theirs
+            self._user = ours
+            self._lock.notify_all()
+        threading.Thread(target=self._forward, args=(ours,), daemon=True).start()
+        return theirs
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._line.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            self._closed = True
+            self._cut_off()
+            self._lock.notify_all()
+        for thread in self._threads:
+            thread.join(5.0)
+        self._line.close()
+
+    def _cut_off(self) -> None:
+        if self._user is not None:
+            with contextlib.suppress(OSError):
+                self._user.shutdown(socket.SHUT_RDWR)
+            self._user = None
+
+    def _listen(self) -> None:
+        """Board to record; waits while a user has much to read yet."""
+        while True:
+            with self._lock:
+                while self._user is not None and len(self._record) - self._delivered > CHUNK and not self._closed:
+                    self._lock.wait()
+            try:
+                data = self._line.recv(CHUNK)
+            except OSError:
+                data = b""
+            with self._lock:
+                self._record += data
+                self._closed = self._closed or not data
+                self._lock.notify_all()
+            if not data:
+                return
+
+    def _deliver(self) -> None:
+        """Record to user; ends the user's connection when the board's has ended and all is delivered."""
+        while True:
+            with self._lock:
+                while (self._user is None or self._delivered == len(self._record)) and not self._closed:
+                    self._lock.wait()
+                user, start = self._user, self._delivered
+                data = bytes(self._record[start : start + CHUNK])
+                if self._closed and (user is None or not data):
+                    self._cut_off()
+                    return
+            if user is None:
+                continue
+            try:
+                sent = user.send(data)
+            except OSError:
+                sent = 0
+                with self._lock:
+                    if self._user is user:
+                        self._user = None
+            with self._lock:
+                if self._user is user:
+                    self._delivered = start + sent
+                    self._lock.notify_all()
+
+    def _forward(self, user: socket.socket) -> None:
+        """User to board, until the user goes."""
+        with user:
+            while True:
+                try:
+                    data = user.recv(CHUNK)
+                    if not data:
+                        break
+                    self._line.sendall(data)
+                except OSError:
+                    break
+            with self._lock:
+                if self._user is user:
+                    self._user = None
+                    self._lock.notify_all()

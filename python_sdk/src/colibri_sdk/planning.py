@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does this model run on that board? The memory map, byte for byte, before anything is written to a card.
+
+The arena is the engine's own figure (colibri_plan). What lies around it is what the device's runtime does with its
+memory (firmware/runtime/main.c):
+
+    | firmware | image | arena | canary and prompt ids | ... free ... | self-test scratch |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from colibri_sdk.convert.packer import QUANTISATIONS
+from colibri_sdk.engine.library import Library, Plan
+from colibri_sdk.errors import ImageError
+from colibri_sdk.image.layout import PAGE, TENSOR_ALIGN, Format, SectionKind, align_up, tensor_bytes
+from colibri_sdk.image.reader import ImageFile
+
+if TYPE_CHECKING:
+    from colibri_sdk.boards import Board
+
+# Bytes behind the arena whose overwriting the runtime notices (firmware/runtime/service.h).
+CANARY_BYTES = 64
+
+# Slack with which the runtime aligns the prompt's ids, and their size.
+_IDS_ALIGN = 4
+_ID_BYTES = 4
+
+_RESIDENT_FIELDS = ("attention_norm", "query", "key", "value", "output", "expert_norm", "router")
+_EXPERT_FIELDS = ("gate", "up", "down")
+
+
+@dataclass(frozen=True)
+class Area:
+    """One line of the map. `address` is physical, None where the operating system chooses it."""
+
+    name: str
+    address: int | None
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A way to make the model fit: what to do, and the bytes that would then be needed."""
+
+    text: str
+    needed_bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryMap:
+    """A board's memory with a model in it. `available_bytes` is None on the host, which is not limited here.
+
+    `needed_bytes` of the `available_bytes` are taken by image, arena and what the runtime keeps beside them.
+    """
+
+    board: str
+    available_bytes: int | None
+    needed_bytes: int
+    plan: Plan
+    areas: tuple[Area, ...]
+    remedies: tuple[Remedy, ...]
+
+    @property
+    def fits(self) -> bool:
+        return self.short_bytes == 0
+
+    @property
+    def short_bytes(self) -> int:
+        """Bytes that are missing; 0 when it fits."""
+        return 0 if self.available_bytes is None else max(0, self.needed_bytes - self.available_bytes)
+
+    @property
+    def free_bytes(self) -> int | None:
+        """Bytes that stay unused; None on the host."""
+        return None if self.available_bytes is None else max(0, self.available_bytes - self.needed_bytes)
+
+
+def plan_board(
+    board: Board, image: Path, *, context: int = 0, kv: str = "image", library: Library | None = None
+) -> MemoryMap:
+    """The map of `image` on `board`, whose firmware is built when necessary.
+
+    `context` and `kv` are as in Library.plan: what the map would be had the image been packed with these.
+    """
+    available = None
+    if board.memory is not None:
+        from colibri_sdk.build import build
+
+        available = int(build(board).report["memory_bytes"])
+    return memory_map(board, image, available, library or Library.load(), context=context, kv=kv)
+
+
+def memory_map(
+    board: Board, image: Path, available_bytes: int | None, library: Library, *, context: int = 0, kv: str = "image"
+) -> MemoryMap:
+    """The same for a firmware that leaves `available_bytes` at the end of the board's RAM."""
+    plan = library.plan(image, context=context, kv=kv)
+    beside = _beside(library, plan)
+    needed = plan.image_bytes + plan.arena_bytes + beside
+    short = available_bytes is not None and needed > available_bytes
+    return MemoryMap(
+        board=board.name,
+        available_bytes=available_bytes,
+        needed_bytes=needed,
+        plan=plan,
+        areas=tuple(_areas(board, available_bytes, plan, library)),
+        remedies=tuple(_remedies(image, library, plan, available_bytes or 0)) if short else (),
+    )
+
+
+def _beside(library: Library, plan: Plan) -> int:
+    """What the runtime keeps beside image and arena."""
+    ids = CANARY_BYTES + _IDS_ALIGN + _ID_BYTES * plan.context
+    return ids + align_up(library.constants["COLIBRI_SELFTEST_BYTES"], library.constants["COLIBRI_ARENA_ALIGN"])
+
+
+def _areas(board: Board, available: int | None, plan: Plan, library: Library) -> Iterator[Area]:
+    at: int | None = None
+    if board.memory is not None and available is not None:
+        ram = board.memory.ram
+        at = ram.end - available
+        if board.memory.load_address > ram.base:
+            yield Area("reserved below the firmware", ram.base, board.memory.load_address - ram.base)
+        yield Area("firmware", board.memory.load_address, at - board.memory.load_address)
+    yield Area("image", at, plan.image_bytes)
+    arena = None if at is None else at + plan.image_bytes
+    for region in plan.regions:
+        yield Area(f"arena: {region.name}", None if arena is None else arena + region.offset, region.bytes)
+    behind = None if arena is None else arena + plan.arena_bytes
+    yield Area("canary and prompt ids", behind, CANARY_BYTES + _IDS_ALIGN + _ID_BYTES * plan.context)
+    scratch = library.constants["COLIBRI_SELFTEST_BYTES"]
+    end = None if board.memory is None else board.memory.ram.end - scratch
+    yield Area("self-test scratch", end, scratch)
+
+
+# -------------------------------------------------------------------------------------------------------- remedies
+
+
+def _remedies(image: Path, library: Library, plan: Plan, available: int) -> Iterator[Remedy]:
+    """What would make it fit, the smallest change first; each alone is enough."""
+    with ImageFile(image) as file:
+        found = False
+        kv = "f16" if plan.kv_format == "f32" else plan.kv_format
+        if kv != plan.kv_format:
+            smaller = library.plan(image, context=plan.context, kv=kv)
+            needed = smaller.image_bytes + smaller.arena_bytes + _beside(library, smaller)
+            if needed <= available:
+                found = True
+                yield Remedy("pack with --kv f16", needed)
+        context = _largest_context(file, image, library, plan, available)
+        if context is not None:
+            found = True
+            yield Remedy(f"pack with --context {context[0]}, the largest that fits", context[1])
+        for quant in sorted(QUANTISATIONS, key=lambda quant: -repacked_bytes(file, quant)):
+            size = repacked_bytes(file, quant)
+            needed = size + plan.arena_bytes + _beside(library, plan)
+            if size < plan.image_bytes and needed <= available:
+                found = True
+                yield Remedy(f"pack with --quant {quant}", needed)
+                break
+        if not found:
+            needed = repacked_bytes(file, "q4") + plan.arena_bytes + _beside(library, plan)
+            yield Remedy(
+                "take a board with more memory or a smaller model: packed with --quant q4 this one needs", needed
+            )
+
+
+def _largest_context(
+    file: ImageFile, image: Path, library: Library, plan: Plan, available: int
+) -> tuple[int, int] | None:
+    """The largest context that fits and the bytes it needs; None when not even one position does."""
+    half = int(file.model["rotary_dim"]) // 2
+    table = align_up(file.sections[SectionKind.ROPE].bytes, PAGE)
+
+    def needed(context: int) -> int:
+        smaller = library.plan(image, context=context, kv=plan.kv_format)
+        rope = align_up(2 * context * half * 4, PAGE)
+        return smaller.image_bytes - table + rope + smaller.arena_bytes + _beside(library, smaller)
+
+    low, high = 0, plan.context
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if needed(middle) <= available else (low, middle)
+    return (low, needed(low)) if low else None
+
+
+def repacked_bytes(file: ImageFile, quant: str) -> int:
+    """The size of the same model packed as `quant`; exact but for the card, whose text changes with it."""
+    formats = QUANTISATIONS[quant]
+
+    def placed(tensors: list[tuple[Any, Format]]) -> int:
+        end = 0
+        for tensor, fmt in tensors:
+            if int(tensor["format"]) == Format.F32_VECTOR:
+                fmt = Format.F32_VECTOR
+            end = align_up(end, TENSOR_ALIGN) + tensor_bytes(fmt, int(tensor["rows"]), int(tensor["cols"]))
+        return end
+
+    model = file.model
+    resident = [(model["embedding"], formats.matrix), (model["final_norm"], formats.matrix)]
+    if model["head"] != model["embedding"]:
+        resident.append((model["head"], formats.matrix))
+    experts = 0
+    for layer in file.layers:
+        resident += [
+            (layer[field], formats.router if field == "router" else formats.matrix) for field in _RESIDENT_FIELDS
+        ]
+        blob = placed([(layer[field], formats.matrix) for field in _EXPERT_FIELDS])
+        experts += int(layer["experts"]) * align_up(blob, PAGE)
+    total = PAGE + align_up(placed(resident), PAGE) + experts
+    for kind, section in file.sections.items():
+        if kind not in (SectionKind.RESIDENT, SectionKind.EXPERTS):
+            total += align_up(section.bytes, PAGE)
+    return total
+
+
+def require_fit(result: MemoryMap) -> None:
+    """Raises ImageError with the numbers and the remedies when the model does not fit."""
+    if not result.fits:
+        raise ImageError(
+            f"the model needs {result.needed_bytes} bytes on {result.board}, {result.short_bytes} more than it has",
+            "To make it fit, either " + ", or ".join(remedy.text for remedy in result.remedies) + ".",
+            where="memory",
+            got=result.needed_bytes,
+            wanted=result.available_bytes or 0,
+        )

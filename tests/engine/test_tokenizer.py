@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine's tokenizer gives the ids of the tokenizers library, whatever the text and the vocabulary."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from native import Native
+from tokenizer_native import (
+    E_BUFFER_SIZE,
+    E_TEXT_SIZE,
+    HUMMINGBIRD,
+    EngineTokenizer,
+    Reference,
+    all_references,
+    split_bytes,
+    split_text,
+    tokenizer_library,
+)
+
+NAMES = ("hummingbird", "trained", "scrambled-1", "scrambled-2")
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory: pytest.TempPathFactory) -> Native:
+    return tokenizer_library(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reference]:
+    references = all_references(tmp_path_factory.mktemp("json"))
+    assert tuple(references) == NAMES
+    return references
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def pair(
+    request: pytest.FixtureRequest, native: Native, references: dict[str, Reference]
+) -> tuple[EngineTokenizer, Reference]:
+    reference = references[request.param]
+    engine = EngineTokenizer(native, reference.compiled.section, reference.vocab)
+    assert engine.status == 0, engine.where
+    return engine, reference
+
+
+def check_text(pair: tuple[EngineTokenizer, Reference], text: str) -> None:
+    engine, reference = pair
+    assert engine.pieces(text) == split_text(text)
+    ids = engine.encode(text)
+    assert ids == reference.ids(text)
+    assert engine.text(ids) == text.encode()
+
+
+# ---------------------------------------------------------------------------------------------------- valid Unicode
+
+WHITE = " \t\n\v\f\r\x1c\x1d\x1e\x1f\x85\xa0\u1680\u180e\u2000\u2007\u200a\u200b\u2028\u2029\u202f\u205f\u3000\ufeff"
+DIGITS = "0123456789\u0664\u0967\u0e53\u2162\u00bd\u3007\u2460\U0001d7d8\U00010107"
+SCRIPTS = "azAZ\u00e9\u00df\u0130\u0434\u05d0\u0639\u0939\u4e2d\u6587\u3042\u30ab\uac00\U00020000\U0001f600"
+MARKS = "\u0301\u0308\u093e\u0e31\u200d\ufe0f\u20e3\U0001f3fd\U000e0061"
+CONTROLS = "\x00\x01\x07\x08\x1b\x7f\x80\x9f\ufffd\ufffe\U0010ffff\ue000"
+SPELLINGS = [
+    "<|bos|>",
+    "<|user|>",
+    "<|assistant|>",
+    "<|eos|>",
+    "<s>",
+    "</s>",
+    "<s><s>",
+    "[INST]",
+    "<end>",
+    "<more>",
+    "<|",
+]
+WORDS = [
+    "'s",
+    "'t",
+    "'re",
+    "'ve",
+    "'m",
+    "'ll",
+    "'d",
+    "'S",
+    "'",
+    "''",
+    "don't",
+    "we'll",
+    "\u2019s",
+    "\U0001f469\u200d\U0001f52c",
+    "aab",
+    "ab",
+]
+
+any_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+hard_text = st.lists(
+    st.one_of(
+        *(
+            st.text(alphabet, min_size=1, max_size=6)
+            for alphabet in (WHITE, DIGITS, SCRIPTS, MARKS, CONTROLS, "aab 01\n中")
+        ),
+        st.sampled_from(SPELLINGS + WORDS),
+        st.sampled_from(" \t\n"),
+    ),
+    max_size=16,
+).map("".join)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(text=any_text)
+def test_any_unicode(pair: tuple[EngineTokenizer, Reference], text: str) -> None:
+    check_text(pair, text)
+
+
+@settings(max_examples=2500, deadline=None)
+@given(text=hard_text)
+@example(text="")
+@example(text=" ")
+@example(text="  a")
+@example(text="a \n b")
+@example(text="\u3000\u3000x")
+@example(text="it's '' 'sx 're'll")
+def test_hard_unicode(pair: tuple[EngineTokenizer, Reference], text: str) -> None:
+    check_text(pair, text)
+
+
+LONG = {
+    "one letter": "a" * 10_000,
+    "two letters": "ab" * 5_000,
+    "aab": "aab" * 3_333,
+    "spaces": " " * 10_000,
+    "spaces before a word": " " * 9_999 + "x",
+    "newlines and spaces": "\n \n" * 3_000,
+    "digits": "0123456789" * 1_000,
+    "Han": "中文" * 5_000,
+    "emoji": "\U0001f469\u200d\U0001f52c" * 1_000,
+    "punctuation": "?!" * 5_000,
+    "apostrophes": "'" * 10_000,
+    "sentence": "set pump 3 to 40 percent, please. " * 1_900,  # 64 KB
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_long_runs(pair: tuple[EngineTokenizer, Reference], name: str) -> None:
+    check_text(pair, LONG[name])
+
+
+def test_prompts_of_the_demo(native: Native, references: dict[str, Reference]) -> None:
+    reference = references["hummingbird"]
+    engine = EngineTokenizer(native, reference.compiled.section, reference.vocab)
+    lines = (HUMMINGBIRD / "eval.jsonl").read_text("utf-8").splitlines()
+    assert len(lines) > 100
+    for line in lines:
+        for text in json.loads(line).values():
+            check_text((engine, reference), text)
+
+
+def test_every_code_point(native: Native, references: dict[str, Reference]) -> None:
+    """Behind a letter, a digit, a space, punctuation and itself, and before a space."""
+    reference = references["hummingbird"]
+    engine = EngineTokenizer(native, reference.compiled.section, reference.vocab)
+    characters = [chr(point) for point in range(sys.maxunicode + 1) if not 0xD800 <= point < 0xE000]
+    step = 1 << 12
+    for start in range(0, len(characters), step):
+        text = "".join(f"a{c}1{c}{c} {c}!{c} " for c in characters[start : start + step])
+        assert engine.pieces(text) == split_text(text), f"from U+{ord(characters[start]):04X} on"
+    text = "".join(characters)
+    assert engine.text(engine.encode(text)) == text.encode()
+
+
+# ---------------------------------------------------------------------------------------------------------- any bytes
+
+cut_text = st.builds(
+    lambda text, front, back: text.encode()[front : len(text.encode()) - back],
+    hard_text,
+    st.integers(0, 3),
+    st.integers(0, 3),
+)
+any_bytes = st.one_of(
+    st.binary(max_size=80),
+    cut_text,
+    st.lists(st.one_of(cut_text, st.binary(min_size=1, max_size=3)), max_size=8).map(b"".join),
+)
+
+
+@settings(max_examples=2500, deadline=None)
+@given(data=any_bytes)
+@example(data=b"\xe2\x82")
+@example(data=b"a\xe2\x82 \xac\xff\xff\xff  \xc0\x80\xed\xa0\x80'\xf0\x9f")
+@example(data=b"\xff" * 3000)
+@example(data=b"\xe4\xb8\xad\xe4\xb8" * 500)
+def test_any_bytes(pair: tuple[EngineTokenizer, Reference], data: bytes) -> None:
+    engine, reference = pair
+    ids = engine.encode(data)
+    assert engine.text(ids) == data
+    assert engine.pieces(data) == [len(piece) for piece in split_bytes(data)]
+    assert ids == reference.byte_ids(data)
+
+
+# -------------------------------------------------------------------------------------------- special tokens, limits
+
+
+def test_special_tokens_never_come_from_text(pair: tuple[EngineTokenizer, Reference]) -> None:
+    engine, reference = pair
+    special = reference.compiled.special
+    assert special
+    for name, token in special.items():
+        assert reference.rendered_ids(name) == [token]
+        ids = engine.encode(f"{name} x{name}{name}")
+        assert not set(ids) & set(special.values())
+        assert engine.text(ids).decode() == f"{name} x{name}{name}"
+        assert engine.text([token]) == b""
+
+
+def test_unknown_ids_have_no_text(pair: tuple[EngineTokenizer, Reference]) -> None:
+    engine, reference = pair
+    assert engine.text([reference.vocab, reference.vocab + 1, 0xFFFFFFFF]) == b""
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=hard_text, room=st.integers(0, 40))
+def test_too_little_room_states_the_need(pair: tuple[EngineTokenizer, Reference], text: str, room: int) -> None:
+    engine, _ = pair
+    whole = engine.encode(text)
+    status, ids = engine.try_encode(text, room=room)
+    assert status == (0 if len(whole) <= room else E_BUFFER_SIZE)
+    assert ids == whole[:room] + [-1] * (len(whole) - room)
+
+
+def test_longer_than_allowed_is_refused(pair: tuple[EngineTokenizer, Reference]) -> None:
+    engine, _ = pair
+    assert engine.try_encode("abcd", limit=3) == (E_TEXT_SIZE, [])
+    assert engine.try_encode("abcd", limit=4)[0] == 0
+    assert engine.try_encode("", limit=0) == (0, [])

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory map of a model on a board: what is where, whether it fits, and remedies that do work."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import checkpoints
+from colibri_sdk.boards import load_board
+from colibri_sdk.convert import QUANTISATIONS, pack
+from colibri_sdk.engine import Library
+from colibri_sdk.errors import EXIT_IMAGE, ImageError
+from colibri_sdk.image.reader import ImageFile
+from colibri_sdk.planning import CANARY_BYTES, memory_map, repacked_bytes, require_fit
+
+BOARD = load_board("hifive-unleashed")
+RUNTIME = Path(__file__).resolve().parents[2] / "firmware" / "runtime"
+
+
+@pytest.fixture(scope="module")
+def library(host_library: Path) -> Library:
+    return Library.load()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    settings = checkpoints.config(max_position_embeddings=4096, hidden_size=64, head_dim=16, intermediate_size=96)
+    return checkpoints.write(tmp_path_factory.mktemp("plan") / "m", settings)
+
+
+@pytest.fixture(scope="module")
+def image(source: Path, library: Library) -> Path:
+    out = source.parent / "f16.colibri"
+    pack(source, out, quant="f16", kv="f32")
+    return out
+
+
+def test_the_runtimes_canary_is_the_one_that_is_planned() -> None:
+    text = (RUNTIME / "service.h").read_text()
+    match = re.search(r"#define SERVICE_CANARY_BYTES (\d+)u", text)
+    assert match is not None and int(match[1]) == CANARY_BYTES
+
+
+def test_it_fits_to_the_byte(image: Path, library: Library) -> None:
+    needed = memory_map(BOARD, image, 1 << 30, library).needed_bytes
+    exact = memory_map(BOARD, image, needed, library)
+    assert exact.fits and exact.free_bytes == 0 and exact.remedies == ()
+    short = memory_map(BOARD, image, needed - 1, library)
+    assert not short.fits and short.short_bytes == 1 and short.remedies
+
+
+def test_areas_follow_each_other_and_fill_the_memory(image: Path, library: Library) -> None:
+    assert BOARD.memory is not None
+    available = 200 << 20
+    result = memory_map(BOARD, image, available, library)
+    at = BOARD.memory.ram.base
+    for area in result.areas[:-1]:
+        assert area.address is not None
+        assert 0 <= area.address - at < 64, area  # alignment alone may leave a gap
+        at = area.address + area.bytes
+    last = result.areas[-1]
+    assert last.address is not None and last.address >= at
+    assert last.address + last.bytes == BOARD.memory.ram.end
+    names = [area.name for area in result.areas]
+    assert names[0] == "firmware" and "arena: kv cache" in names
+    assert result.areas[1].address == BOARD.memory.ram.end - available
+
+
+def test_the_host_is_not_limited(image: Path, library: Library) -> None:
+    result = memory_map(load_board("host"), image, None, library)
+    assert result.fits and result.free_bytes is None and all(area.address is None for area in result.areas)
+
+
+def test_remedies_are_true(source: Path, image: Path, library: Library, tmp_path: Path) -> None:
+    """Each remedy is followed, and the result then needs what was promised, the card's page aside."""
+    plan = library.plan(image)
+    full = memory_map(BOARD, image, 1 << 30, library).needed_bytes
+    result = memory_map(BOARD, image, full - 500_000, library)
+    assert [remedy.text.split()[2] for remedy in result.remedies] == ["--kv", "--context"]
+    for index, remedy in enumerate(result.remedies):
+        words = remedy.text.replace(",", "").split()
+        options: dict[str, object] = {"quant": "f16", "kv": "f32", words[2].removeprefix("--"): words[3]}
+        options["context"] = int(str(options.get("context", plan.context)))
+        out = tmp_path / f"{index}.colibri"
+        pack(source, out, **options)  # type: ignore[arg-type]
+        again = memory_map(BOARD, out, full - 500_000, library)
+        assert again.fits
+        assert abs(again.needed_bytes - remedy.needed_bytes) <= 4096
+
+
+def test_the_largest_context_is_the_largest(image: Path, library: Library) -> None:
+    available = memory_map(BOARD, image, 1 << 30, library).needed_bytes - 300_000
+    remedies = memory_map(BOARD, image, available, library).remedies
+    text = next(remedy.text for remedy in remedies if "--context" in remedy.text)
+    context = int(text.split()[3].rstrip(","))
+    assert memory_map(BOARD, image, available, library, context=context + 64).short_bytes > 0
+
+
+@pytest.mark.parametrize("quant", QUANTISATIONS)
+def test_size_of_other_quantisations_is_foretold(source: Path, image: Path, tmp_path: Path, quant: str) -> None:
+    report = pack(source, tmp_path / "m.colibri", quant=quant)
+    with ImageFile(image) as file:
+        assert abs(repacked_bytes(file, quant) - report.image_bytes) <= 4096
+
+
+def test_quantisation_is_a_remedy_for_weights(image: Path, library: Library) -> None:
+    with ImageFile(image) as file:
+        saved = file.image_bytes - repacked_bytes(file, "q8")
+    needed = memory_map(BOARD, image, 1 << 30, library, context=1).needed_bytes
+    result = memory_map(BOARD, image, needed - saved, library, context=1)
+    assert [remedy.text for remedy in result.remedies] == ["pack with --quant q8"]
+
+
+def test_a_model_that_is_too_large_says_so(image: Path, library: Library) -> None:
+    result = memory_map(BOARD, image, 10_000, library)
+    assert len(result.remedies) == 1 and "more memory" in result.remedies[0].text
+    with pytest.raises(ImageError, match="bytes on hifive-unleashed") as caught:
+        require_fit(result)
+    assert caught.value.exit_code == EXIT_IMAGE
+    assert caught.value.got - caught.value.wanted == result.short_bytes
+    require_fit(memory_map(BOARD, image, 1 << 30, library))

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What README.md and docs/ promise: the C program works as printed, the commands exist, no link leads nowhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from colibri_sdk.build import run_scons
+from colibri_sdk.cli.main import COMMANDS
+
+
+def pages(root: Path) -> list[Path]:
+    return [root / "README.md", *sorted((root / "docs").glob("*.md")), root / "firmware" / "runtime" / "PROTOCOL.md"]
+
+
+def test_c_program_against_the_installed_library(
+    repo_root: Path, tmp_path: Path, hummingbird: Callable[[str], Path]
+) -> None:
+    """Installed with SCons, found with pkg-config, compiled as the README says, and it answers."""
+    (program,) = re.findall(r"```c\n(.*?)```", (repo_root / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "ask.c").write_text(program)
+    prefix = tmp_path / "prefix"
+    run_scons(["install", f"PREFIX={prefix}"])
+    environment = {**os.environ, "PKG_CONFIG_PATH": str(prefix / "lib" / "pkgconfig")}
+    for mode, library in (("--static", "static"), ("--shared", "shared")):
+        flags = subprocess.run(
+            ["pkg-config", mode, "--cflags", "--libs", "colibri"],
+            env=environment,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        ).stdout.split()
+        strict = ["-std=c11", "-Wall", "-Wextra", "-Werror"]
+        subprocess.run(
+            ["cc", *strict, "ask.c", *flags, "-o", library], cwd=tmp_path, check=True, timeout=120, capture_output=True
+        )
+        done = subprocess.run(
+            [tmp_path / library, hummingbird("q8"), "set pump 3 to 40 percent"],
+            env={"LD_LIBRARY_PATH": str(prefix / "lib")},
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.stdout == '{"intent":"set","device":"pump","id":3,"value":40,"unit":"percent"}'
+
+
+def test_links_lead_somewhere(repo_root: Path) -> None:
+    dead = []
+    for page in pages(repo_root):
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+            if "://" not in target and not (page.parent / target).exists():
+                dead.append(f"{page.relative_to(repo_root)}: {target}")
+    assert dead == []
+
+
+def test_commands_exist(repo_root: Path) -> None:
+    text = "".join(page.read_text() for page in pages(repo_root))
+    named = set(re.findall(r"(?:\./colibri|colibri-sdk) ([a-z]+)\b", text))
+    assert len(named) > 5
+    assert named <= set(COMMANDS)
+
+
+def test_every_command_is_documented(repo_root: Path) -> None:
+    table = (repo_root / "docs" / "cli.md").read_text()
+    assert [name for name in COMMANDS if f"| `{name}" not in table] == []
