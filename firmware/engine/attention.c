@@ -39,16 +39,16 @@ static colibri_status normalise(const struct colibri *engine, const struct col_a
     colibri_status status = COLIBRI_OK;
     switch (a->qk_norm) {
     case COL_QK_NORM_HEAD:
-        status = col_rms_norm(engine, &a->query_norm, a->norm_eps, query, a->query_dim, a->heads, query);
+        status = col_rms_norm(engine, &a->query_norm, a->qk_norm_eps, query, a->query_dim, a->heads, query);
         return status != COLIBRI_OK
                    ? status
-                   : col_rms_norm(engine, &a->key_norm, a->norm_eps, key, a->head_dim, a->kv_heads, key);
+                   : col_rms_norm(engine, &a->key_norm, a->qk_norm_eps, key, a->head_dim, a->kv_heads, key);
     case COL_QK_NORM_FULL:
-        status = col_rms_norm(engine, &a->query_norm, a->norm_eps, query, 0, 1, query);
-        return status != COLIBRI_OK ? status : col_rms_norm(engine, &a->key_norm, a->norm_eps, key, 0, 1, key);
+        status = col_rms_norm(engine, &a->query_norm, a->qk_norm_eps, query, 0, 1, query);
+        return status != COLIBRI_OK ? status : col_rms_norm(engine, &a->key_norm, a->qk_norm_eps, key, 0, 1, key);
     case COL_QK_NORM_LATENT:
         key += a->rotary_dim;
-        return col_rms_norm(engine, &a->key_norm, a->norm_eps, key, 0, 1, key);
+        return col_rms_norm(engine, &a->key_norm, a->qk_norm_eps, key, 0, 1, key);
     default: return COLIBRI_OK;
     }
 }
@@ -77,7 +77,7 @@ static colibri_status project(struct colibri *engine, const struct col_attention
     }
     status = col_linear_apply(compute, &a->query_down, resident, &input, b->query_rank, b->rank_stride);
     if (status == COLIBRI_OK) {
-        status = col_rms_norm(engine, &a->query_down_norm, a->norm_eps, b->query_rank, b->rank_stride, n, b->query_rank);
+        status = col_rms_norm(engine, &a->query_down_norm, a->qk_norm_eps, b->query_rank, b->rank_stride, n, b->query_rank);
     }
     if (status != COLIBRI_OK) {
         return status;

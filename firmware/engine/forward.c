@@ -59,8 +59,8 @@ static colibri_status run_head(struct colibri *engine, uint32_t t)
     }
     struct col_activation input = {.x = b->norm, .stride = b->hidden_stride, .cols = m->hidden, .n = 1,
                                    .q = b->q, .scale = b->scale};
-    status = col_matmul(&engine->compute, &m->head, engine->image.resident + m->head.offset, &input, b->logits,
-                        col_round_up(m->vocab, COL_TILE_ROWS));
+    status = col_linear_apply(&engine->compute, &m->head, engine->image.resident, &input, b->logits,
+                              col_round_up(m->vocab, COL_TILE_ROWS));
     engine->head_ticks += col_now(engine) - start;
     if (status != COLIBRI_OK) {
         return status;

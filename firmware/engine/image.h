@@ -133,9 +133,9 @@ struct col_model {
     uint32_t reserved[4];
     struct col_tensor embedding;  /* [vocab][hidden], any matrix format */
     struct col_tensor final_norm; /* [hidden] */
-    struct col_tensor head;       /* [vocab][hidden]; may name the embedding's bytes (tied) */
+    struct col_linear head;       /* [vocab][hidden]; may name the embedding's bytes (tied) */
 };
-COL_ASSERT_SIZE(struct col_model, 224);
+COL_ASSERT_SIZE(struct col_model, 256);
 
 /* A layer is a description, not a name: the engine does what it says and knows no architecture. Whatever can be put
  * into the weights when packing (multipliers, the order of rotating dimensions) is there and not here. */
@@ -161,9 +161,10 @@ struct col_attention {
     uint32_t window;      /* positions that a token sees, itself included; 0: all before it */
     uint32_t qk_norm;     /* enum col_qk_norm */
     float scale;          /* factor on query . key */
-    float norm_eps;       /* of all norms of this layer */
+    float norm_eps;       /* of both norms of this layer's inputs */
+    float qk_norm_eps;    /* of query_down_norm, query_norm and key_norm */
     float clip;           /* queries, keys and values are clamped to +-clip, behind qk_norm; 0: not */
-    uint32_t reserved[4];
+    uint32_t reserved[3];
     struct col_tensor norm;            /* [hidden]: of the layer's input */
     struct col_linear query_down;      /* may not exist: [rank][hidden]; then `query` takes its normalised output */
     struct col_tensor query_down_norm; /* [rank], exists together with query_down */

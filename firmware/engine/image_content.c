@@ -103,7 +103,8 @@ static colibri_status check_numbers(const struct col_image *image, struct colibr
     }
     COL_REQUIRE(check_tensor(&m->embedding, image->resident, "embedding", 0, detail));
     COL_REQUIRE(check_tensor(&m->final_norm, image->resident, "final norm", 0, detail));
-    COL_REQUIRE(check_tensor(&m->head, image->resident, "head", 0, detail));
+    COL_REQUIRE(check_tensor(&m->head.weight, image->resident, "head", 0, detail));
+    COL_REQUIRE(check_tensor(&m->head.bias, image->resident, "head", 0, detail));
     for (uint32_t i = 0; i < m->layers; i++) {
         COL_REQUIRE(check_layer(image, i, detail));
     }

@@ -110,7 +110,7 @@ colibri_status col_check_model(struct col_image *image, struct colibri_detail *d
     const uint64_t resident = image->section[COL_SECTION_RESIDENT]->bytes;
     COL_REQUIRE(check_tensor(&m->embedding, m->vocab, m->hidden, resident, "embedding", detail));
     COL_REQUIRE(check_tensor(&m->final_norm, 0, m->hidden, resident, "final norm", detail));
-    COL_REQUIRE(check_tensor(&m->head, m->vocab, m->hidden, resident, "head", detail));
+    COL_REQUIRE(check_linear(&m->head, true, m->vocab, m->hidden, resident, "head", detail));
 
     const struct col_section *rope = image->section[COL_SECTION_ROPE];
     const uint64_t table = (uint64_t)m->context_max * (m->rotary_dim / 2u);
@@ -171,11 +171,12 @@ static colibri_status check_attention(struct col_image *image, const struct col_
     COL_REQUIRE(check_heads(image, a, latent, detail));
     COL_REQUIRE(check_number(a->scale, finite_positive(a->scale), "attention scale", detail));
     COL_REQUIRE(check_number(a->norm_eps, finite_positive(a->norm_eps), "norm_eps", detail));
+    COL_REQUIRE(check_number(a->qk_norm_eps, finite_positive(a->qk_norm_eps), "qk_norm_eps", detail));
     COL_REQUIRE(check_number(a->clip, a->clip == 0.0f || finite_positive(a->clip), "clip", detail));
     if (a->qk_norm > COL_QK_NORM_LATENT || (a->qk_norm == COL_QK_NORM_LATENT && !latent)) {
         return col_fail(COLIBRI_E_IMAGE_UNSUPPORTED, detail, "qk_norm", a->qk_norm, COL_QK_NORM_LATENT);
     }
-    if (!col_all_zero(a->reserved, 4)) {
+    if (!col_all_zero(a->reserved, 3)) {
         return col_fail(COLIBRI_E_IMAGE_SECTION, detail, "layers", 1, 0);
     }
     const bool low_rank = !absent(&a->query_down.weight);

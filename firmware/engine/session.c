@@ -44,7 +44,7 @@ static uint64_t active_bytes(const struct col_image *image)
 {
     const struct col_model *model = image->model;
     uint64_t bytes = image->section[COL_SECTION_RESIDENT]->bytes;
-    if (model->embedding.offset != model->head.offset) {
+    if (model->embedding.offset != model->head.weight.offset) {
         bytes -= model->embedding.bytes;
     }
     for (uint32_t i = 0; i < model->layers; i++) {

@@ -187,17 +187,26 @@ class Checkpoint:
 
     def rows(self, source: TensorSource, rows_at_once: int) -> Iterator[npt.NDArray[np.float32]]:
         """The tensor's numbers as float32 [rows_at_once][cols], the last piece shorter; a vector as one [1][cols]."""
+        if source.constant is not None:
+            yield source.constant.reshape(1, source.cols)
+            return
         tensor = self.tensors[source.name]
+        scale = np.float32(source.scale)
         try:
             view = self._shard(tensor.shard).get_slice(source.name)
-            if source.is_vector:
-                yield np.asarray(view[:]).astype(np.float32).reshape(1, source.cols)
+            if source.is_vector or source.transform is not None:
+                whole = np.asarray(view[:] if source.expert is None else view[source.expert]).astype(np.float32)
+                if source.transform is not None:
+                    whole = source.transform(whole)
+                whole = whole.reshape(source.rows, source.cols)
+                for start in range(0, source.rows, rows_at_once):
+                    yield whole[start : start + rows_at_once] * scale
                 return
             for start in range(0, source.rows, rows_at_once):
                 stop = min(start + rows_at_once, source.rows)
                 first, last = source.first_row + start, source.first_row + stop
                 piece = view[first:last] if source.expert is None else view[source.expert, first:last]
-                yield np.asarray(piece).astype(np.float32).reshape(stop - start, source.cols)
+                yield np.asarray(piece).astype(np.float32).reshape(stop - start, source.cols) * scale
         except SafetensorError as error:
             raise CheckpointError(
                 f"{tensor.shard.name} cannot be read at tensor {source.name}: {error}",

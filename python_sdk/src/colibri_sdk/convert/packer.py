@@ -18,7 +18,7 @@ from colibri_sdk import __version__
 from colibri_sdk.convert import architectures, rotary
 from colibri_sdk.convert.card import ChatFacts, build_card, chat_facts, encode_card, hash_files, source_files
 from colibri_sdk.convert.checkpoint import Checkpoint, read_json
-from colibri_sdk.convert.description import LayerDescription, ModelDescription, TensorSource
+from colibri_sdk.convert.description import LayerDescription, ModelDescription, Role, TensorSource
 from colibri_sdk.convert.progress import Progress, Silent
 from colibri_sdk.convert.quantize import pack_tensor
 from colibri_sdk.convert.template import compile_template
@@ -47,27 +47,24 @@ from colibri_sdk.image.layout import (
 )
 from colibri_sdk.image.writer import ImageWriter, SectionStream, short_utf8
 
-KV_FORMATS: Mapping[str, KvFormat] = {"f16": KvFormat.F16, "f32": KvFormat.F32}
+KV_FORMATS: Mapping[str, KvFormat] = {"f16": KvFormat.F16, "f32": KvFormat.F32, "q8": KvFormat.Q8}
 
 # Numbers in memory at once while a matrix is packed. The search for 4-bit scales holds some twenty copies of them.
 _PIECE_NUMBERS = 1 << 18
 
 
-@dataclass(frozen=True)
-class Quantisation:
-    """Formats by the role of a matrix. Norms are always float32 vectors."""
-
-    matrix: Format
-    router: Format
+def _plan(matrix: Format, router: Format) -> Mapping[Role, Format]:
+    plan = dict.fromkeys(Role, matrix)
+    return plan | {Role.ROUTER: router, Role.VECTOR: Format.F32_VECTOR}
 
 
-# A router's few rows decide which experts run: its rounding errors cost more and its bytes less than any others'. So it
-# stays in float32 where the rest is in integers.
-QUANTISATIONS: Mapping[str, Quantisation] = {
-    "q8": Quantisation(Format.Q8, Format.F32),
-    "q4": Quantisation(Format.Q4, Format.F32),
-    "f16": Quantisation(Format.F16, Format.F16),
-    "f32": Quantisation(Format.F32, Format.F32),
+# Formats by the role of a tensor. A router's few rows decide which experts run: its rounding errors cost more and its
+# bytes less than any others'. So it stays in float32 where the rest is in integers.
+QUANTISATIONS: Mapping[str, Mapping[Role, Format]] = {
+    "q8": _plan(Format.Q8, Format.F32),
+    "q4": _plan(Format.Q4, Format.F32),
+    "f16": _plan(Format.F16, Format.F16),
+    "f32": _plan(Format.F32, Format.F32),
 }
 
 
@@ -118,10 +115,17 @@ class _Shelf:
         self._end = 0
 
     def place(self, source: TensorSource, fmt: Format) -> _Placed:
-        tensor = _Placed(source, Format.F32_VECTOR if source.is_vector else fmt, align_up(self._end, TENSOR_ALIGN))
+        tensor = _Placed(source, fmt, align_up(self._end, TENSOR_ALIGN))
         self._end = tensor.offset + tensor.bytes
         self.placed.append(tensor)
         return tensor
+
+
+def _set(record: Any, path: tuple[str, ...], entry: Any) -> None:
+    """record[path[0]][path[1]]... = entry"""
+    for field in path[:-1]:
+        record = record[field]
+    record[path[-1]] = entry
 
 
 class _Meter:
@@ -178,7 +182,7 @@ def _check_limits(description: ModelDescription) -> None:
     ]
     for layer in description.layers:
         sizes += [
-            ("attention width", layer.heads * layer.head_dim, MAX_WIDTH),
+            ("attention width", layer.attention.heads * layer.attention.head_dim, MAX_WIDTH),
             ("expert width", layer.expert_width, MAX_WIDTH),
             ("number of experts", len(layer.experts), MAX_EXPERTS),
             ("number of chosen experts", layer.top_k, MAX_TOP_K),
@@ -193,10 +197,10 @@ def _check_limits(description: ModelDescription) -> None:
 def _limit_context(description: ModelDescription, context: int | None) -> ModelDescription:
     if context is None:
         return description
-    if not 1 <= context <= description.context_max:
+    if not 1 <= context <= description.context_limit:
         raise UsageError(
             f"a context of {context} positions is not possible with this model",
-            f"Choose 1 to {description.context_max}, which its max_position_embeddings allows.",
+            f"Choose 1 to {description.context_limit}, which its config.json allows.",
         )
     return replace(description, context_max=context)
 
@@ -237,16 +241,19 @@ class _Job:
         model["architecture"] = short_utf8(what.architecture, 39)
         model["quantisation"] = short_utf8(self._quant, 23)
         model["vocab"], model["hidden"], model["layers"] = what.vocab, what.hidden, len(what.layers)
-        model["context_max"], model["rotary_dim"] = what.context_max, what.rotary_dim
+        model["context_max"], model["rotary_dim"] = what.context_max, what.rope.dim
         model["kv_format"] = KV_FORMATS[self._kv]
         model["norm_eps"] = what.norm_eps
         model["eos_count"] = len(what.eos)
         model["eos"][: len(what.eos)] = what.eos
-        embedding = self._resident.place(what.embedding, self._formats.matrix)
+        embedding = self._resident.place(what.embedding, self._formats[Role.EMBEDDING])
         model["embedding"] = embedding.entry()
-        model["final_norm"] = self._resident.place(what.final_norm, self._formats.matrix).entry()
-        head = embedding if what.head is None else self._resident.place(what.head, self._formats.matrix)
-        model["head"] = head.entry()
+        model["final_norm"] = self._resident.place(what.final_norm, Format.F32_VECTOR).entry()
+        if what.head is None:
+            model["head"]["weight"] = embedding.entry()
+        else:
+            for path, source, role in what.head.tensors("head", Role.HEAD):
+                _set(model, path, self._resident.place(source, self._formats[role]).entry())
         layers = np.zeros(len(what.layers), LAYER)
         first_expert = 0
         for record, layer in zip(layers, what.layers, strict=True):
@@ -255,24 +262,28 @@ class _Job:
         return model, layers
 
     def _lay_out_layer(self, record: Any, layer: LayerDescription, first_expert: int) -> None:
-        record["heads"], record["kv_heads"], record["head_dim"] = layer.heads, layer.kv_heads, layer.head_dim
-        record["attention_scale"], record["norm_eps"] = layer.attention_scale, layer.norm_eps
-        record["router_kind"], record["experts"] = layer.router_kind, len(layer.experts)
-        record["top_k"], record["expert_width"] = layer.top_k, layer.expert_width
-        record["first_expert"] = first_expert
-        for field, source in layer.resident():
-            fmt = self._formats.router if field == "router" else self._formats.matrix
-            record[field] = self._resident.place(source, fmt).entry()
+        for field, value in layer.attention.numbers().items():
+            record["attention"][field] = value
+        if layer.router is not None:
+            record["router"]["experts"] = len(layer.experts)
+            for field, value in layer.router.numbers().items():
+                record["router"][field] = value
+            record["first_expert"] = first_expert
+        record["activation"], record["limit"], record["alpha"] = layer.activation, layer.limit, layer.alpha
+        record["shared_width"] = 0 if layer.shared is None else layer.shared.width
+        record["expert_width"] = layer.expert_width
+        for path, source, role in layer.resident():
+            _set(record, path, self._resident.place(source, self._formats[role]).entry())
         shelves = []
         for expert in layer.experts:
             shelf = _Shelf()
-            for source in expert.tensors():
-                shelf.place(source, self._formats.matrix)
+            for path, source, role in expert.tensors(Role.EXPERTS):
+                # All experts of a layer have one layout, so each sets the same record.
+                _set(record, ("expert", *path), shelf.place(source, self._formats[role]).entry())
             shelves.append(shelf)
-        for field, tensor in zip(("gate", "up", "down"), shelves[0].placed, strict=True):
-            record[field] = tensor.entry()
-        last = shelves[0].placed[-1]
-        record["expert_bytes"] = align_up(last.offset + last.bytes, PAGE)
+        if shelves:
+            last = shelves[0].placed[-1]
+            record["expert_bytes"] = align_up(last.offset + last.bytes, PAGE)
         self._expert_shelves.append(shelves)
 
     # ---------------------------------------------------------------------------------------------------- bytes
@@ -307,18 +318,19 @@ class _Job:
                 add(SectionKind.TOKENIZER, tokenizer)
                 add(SectionKind.TEMPLATE, template)
             with writer.section(SectionKind.ROPE) as stream:
-                for piece in rotary.tables(what.rope_theta, what.rotary_dim, what.context_max):
+                for piece in rotary.tables(what.rope, what.context_max):
                     stream.write(piece)
                 sizes[SECTION_NAMES[SectionKind.ROPE]] = stream.written
             with writer.section(SectionKind.RESIDENT) as stream:
                 self._write_tensors(stream, self._resident, 0)
                 sizes[SECTION_NAMES[SectionKind.RESIDENT]] = stream.written
             directory_entries = np.zeros(sum(len(shelves) for shelves in self._expert_shelves), EXPERT)
-            add(SectionKind.EXPERT_DIR, directory_entries.tobytes())
-            with writer.section(SectionKind.EXPERTS) as stream:
-                self._write_experts(stream, directory_entries)
-                sizes[SECTION_NAMES[SectionKind.EXPERTS]] = stream.written
-            writer.rewrite(SectionKind.EXPERT_DIR, directory_entries.tobytes())
+            if directory_entries.size:
+                add(SectionKind.EXPERT_DIR, directory_entries.tobytes())
+                with writer.section(SectionKind.EXPERTS) as stream:
+                    self._write_experts(stream, directory_entries)
+                    sizes[SECTION_NAMES[SectionKind.EXPERTS]] = stream.written
+                writer.rewrite(SectionKind.EXPERT_DIR, directory_entries.tobytes())
             add(SectionKind.CARD, encode_card(card))
         return PackReport(
             image=self._out,
@@ -348,8 +360,10 @@ class _Job:
 
     def _write_tensor(self, stream: SectionStream, tensor: _Placed) -> None:
         source = tensor.source
-        stored = self._checkpoint.tensors[source.name]
-        width = stored.bytes // max(1, int(np.prod(stored.shape, dtype=np.int64)))
+        width = 0
+        if source.constant is None:
+            stored = self._checkpoint.tensors[source.name]
+            width = stored.bytes // max(1, int(np.prod(stored.shape, dtype=np.int64)))
         at_once = max(TILE_ROWS, _PIECE_NUMBERS // source.cols // TILE_ROWS * TILE_ROWS)
         for piece in self._checkpoint.rows(source, at_once):
             stream.write(pack_tensor(piece, tensor.format, source.title))

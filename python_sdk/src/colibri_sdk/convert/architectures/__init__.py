@@ -9,16 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from colibri_sdk.convert.architectures import mixtral
+from colibri_sdk.convert.architectures import (
+    deepseek,
+    dense,
+    ernie4_5_moe,
+    glm4_moe,
+    gpt_oss,
+    granite,
+    mixtral,
+    olmoe,
+    qwen_moe,
+)
 from colibri_sdk.convert.description import ModelDescription
 from colibri_sdk.errors import CheckpointError
 
 # config.json and the names of the checkpoint's tensors, to a description.
 Describe = Callable[[Mapping[str, Any], frozenset[str]], ModelDescription]
 
-ARCHITECTURES: Mapping[str, Describe] = {
-    "MixtralForCausalLM": mixtral.describe,
-}
+_FILES = (deepseek, dense, ernie4_5_moe, glm4_moe, gpt_oss, granite, mixtral, olmoe, qwen_moe)
+ARCHITECTURES: Mapping[str, Describe] = {name: file.describe for file in _FILES for name in file.CLASSES}
 
 
 def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescription:
