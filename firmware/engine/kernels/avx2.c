@@ -1,14 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * avx2.c: the kernels for x86-64 processors with AVX2 and F16C. Compiled with -mavx2 -mf16c and never with -mfma.
+ * avx2.c: the kernels for x86-64 processors with AVX2 and F16C. The file switches these on for itself; choose.c asks
+ * the processor before anything here is called. The file is empty for other architectures.
  *
  * One 256-bit register holds one value of each of a tile's eight rows, so that a row's accumulator is one lane and no
  * sum runs across lanes. The matrix products take R row tiles and T tokens at once: R independent chains of additions
  * hide their latency when there is one token, T tokens share each load of the weights when there are more.
  */
-#include <immintrin.h>
-
 #include "common.h"
+
+#if defined(__x86_64__)
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,f16c"))), apply_to = function)
+#else
+#pragma GCC target("avx2,f16c")
+#endif
+
+#include <immintrin.h>
 
 #define MAX_R 4
 #define MAX_T 4
@@ -393,3 +402,9 @@ const struct col_kernels col_kernels_avx2 = {
     .swiglu = swiglu,
     .narrow_f16 = narrow_f16,
 };
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+
+#endif

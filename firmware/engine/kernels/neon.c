@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * neon.c: the kernels for AArch64, in two sets: "neon" for every ARMv8-A processor, "neon-dotprod" for those with the
- * dot-product extension, whose SDOT does a tile's group in two instructions. Only the integer products differ.
+ * dot-product extension, whose SDOT does a tile's group in two instructions. Only the integer products differ. The
+ * file is empty for other architectures.
  *
  * Two 128-bit registers hold one value of each of a tile's eight rows, so that a row's accumulator is one lane and no
  * sum runs across lanes. The matrix products take R row tiles and T tokens at once: R independent chains of additions
  * hide their latency when there is one token, T tokens share each load of the weights when there are more.
  */
-#include <arm_neon.h>
-
 #include "common.h"
+
+#if defined(__aarch64__)
+
+#include <arm_neon.h>
 
 #define MAX_R 4
 #define MAX_T 4
@@ -523,3 +526,5 @@ const struct col_kernels col_kernels_neon_dotprod = {
     .matmul_q4 = matmul_q4_dotprod,
     SHARED_KERNELS,
 };
+
+#endif
