@@ -61,7 +61,7 @@ def _start_process(board: Board, firmware: Firmware | None, storage: Path | None
     if not program.is_file():
         raise EmulatorError(f"{program} is not built", "Build it: colibri-sdk build host")
     ours, theirs = socket.socketpair()
-    running = Emulator(board.name)
+    running = Emulator(board.name, program)
     try:
         command = [str(program), *([str(storage)] if storage else []), "--fd", str(theirs.fileno()), *arguments]
         running.launch(command, pass_fds=(theirs.fileno(),))

@@ -23,8 +23,9 @@ LONGEST_SOCKET_PATH = 60  # of 107 that the system allows, with room for the nam
 class Emulator:
     """Made by `start`. A context manager: the process ends with it, whatever happens."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, elf: Path | None = None) -> None:
         self.name = name
+        self.elf = elf  # the firmware, for the names of its functions
         temporary = tempfile.gettempdir()
         self.directory = Path(
             tempfile.mkdtemp(prefix="colibri-", dir=temporary if len(temporary) <= LONGEST_SOCKET_PATH else "/tmp")

@@ -41,7 +41,7 @@ def start_qemu(
             "`colibri-sdk doctor` says which packages this machine needs.",
             tool=board.emulator.program,
         )
-    running = Emulator(board.name)
+    running = Emulator(board.name, firmware.elf if firmware else None)
     try:
         serial_path, monitor_path = running.directory / "serial", running.directory / "monitor"
         with _listen(serial_path) as serial, _Monitor() as monitor:
