@@ -98,13 +98,13 @@ def test_q4_is_no_worse_than_the_plain_grid(matrix: Floats) -> None:
 
 
 def test_q4_search_beats_the_plain_grid_clearly() -> None:
-    """On normal weights the search must be worth its time: 10 % of the squared error at least."""
+    """On normal weights the search must be worth its time: a quarter of the squared error at least."""
     weights = np.random.default_rng(5).standard_normal((256, 256)).astype(np.float32)
     back = unpack_tensor(pack_tensor(weights, Format.Q4, "t"), Format.Q4, 256, 256)
     blocks = weights.reshape(256, 8, 32)
     scale = (np.abs(blocks).max(-1, keepdims=True) / 7).astype(np.float16).astype(np.float32)
     plain = (np.clip(np.rint(blocks / scale), -7, 7) * scale - blocks) ** 2
-    assert ((back - weights) ** 2).mean() < 0.9 * plain.mean()
+    assert ((back - weights) ** 2).mean() < 0.75 * plain.mean()
 
 
 @pytest.mark.parametrize("fmt", [Format.Q8, Format.Q4])

@@ -49,7 +49,7 @@ from colibri_sdk.image.writer import ImageWriter, SectionStream, short_utf8
 
 KV_FORMATS: Mapping[str, KvFormat] = {"f16": KvFormat.F16, "f32": KvFormat.F32}
 
-# Numbers in memory at once while a matrix is packed. The search for 4-bit scales holds some twenty copies of them.
+# Numbers in memory at once while a matrix is packed. The search for 4-bit scales holds several copies of them.
 _PIECE_NUMBERS = 1 << 18
 
 
