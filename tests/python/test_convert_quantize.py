@@ -66,6 +66,15 @@ def test_q8_errs_by_at_most_half_a_scale(matrix: Floats) -> None:
     assert (np.abs(back.astype(np.float64) - matrix) <= scale * (0.5 + 2.0**-15)).all()
 
 
+@pytest.mark.parametrize("steps", [1.0, 1.3, 1.45, 2.4, 3.49, 1023.4])
+def test_q8_errs_by_at_most_half_a_scale_where_scales_are_coarse(steps: float) -> None:
+    """Far below 6e-5 binary16 has steps of 2**-24: a scale rounded down there would cut the peak off."""
+    weights = np.linspace(-1, 1, 32, dtype=np.float32).reshape(1, 32) * np.float32(127 * steps * 2.0**-24)
+    data = pack_tensor(weights, Format.Q8, "t")
+    scale = scales_per_weight(data, Format.Q8, 1, 32)
+    assert (np.abs(unpack_tensor(data, Format.Q8, 1, 32) - weights) <= scale * (0.5 + 2.0**-15)).all()
+
+
 @settings(max_examples=60, deadline=None)
 @given(matrices(1e5))
 def test_q8_scale_is_not_wasted(matrix: Floats) -> None:
