@@ -19,6 +19,9 @@ FREESTANDING = ["-ffreestanding"]
 # One section per function and object: the linker drops what a program does not use.
 SECTIONS = ["-ffunction-sections", "-fdata-sections"]
 
+# Our directories serve #include "..." only: <link.h> is the system's, whatever our files are called.
+INCLUDE = "-iquote"
+
 OPTIMISE = ["-O2", "-g"]
 
 EVERYWHERE = LANGUAGE + WARNINGS + NUMERIC + SECTIONS + OPTIMISE

@@ -22,12 +22,8 @@ SEPARATE, FUSED = "-ffp-contract=off", "-ffp-contract=fast"
 FREESTANDING = ["-ffreestanding", "-fno-pic", "-fno-stack-protector"]
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
-# Files by architecture: (source, flags of its own, flags that add a fused multiply-add to the architecture).
-SPECIFIC = {
-    "x86_64": ("avx2.c", ["-mavx2", "-mf16c"]),
-    "aarch64": ("neon.c", []),
-    "riscv64": (None, []),
-}
+# The kernel file of each architecture beyond scalar.c, and the flags that give the architecture a fused multiply-add.
+SPECIFIC = {"x86_64": "avx2.c", "aarch64": "neon.c", "riscv64": None}
 FMA = {"x86_64": ["-mfma"], "aarch64": [], "riscv64": []}
 
 
@@ -94,9 +90,9 @@ def kernel_objects(toolchain: Toolchain, directory: Path, contract: str = SEPARA
     fma = FMA[toolchain.architecture] if contract == FUSED else []
     flags = [contract, *fma]
     objects = [toolchain.compile(source, directory / f"{source.stem}.o", *flags) for source in sources]
-    specific, own = SPECIFIC[toolchain.architecture]
+    specific = SPECIFIC[toolchain.architecture]
     if specific is not None:
-        objects.append(toolchain.compile(KERNELS / specific, directory / "specific.o", *own, *flags))
+        objects.append(toolchain.compile(KERNELS / specific, directory / "specific.o", *flags))
     return objects
 
 

@@ -67,6 +67,7 @@ def generate(env):
         env.Tool(tool)
     runner = shutil.which(TEST_RUNNERS[architecture])
     env.Replace(
+        INCPREFIX=contract_flags.INCLUDE,
         CC=shutil.which(prefix + "gcc"),
         AS=shutil.which(prefix + "gcc"),
         AR=shutil.which(prefix + "ar"),

@@ -27,6 +27,7 @@ def generate(env):
     for tool in ("gcc", "gnulink", "ar", "textfile", "install", "compilation_db"):
         env.Tool(tool)
     env.Replace(
+        INCPREFIX=contract_flags.INCLUDE,
         CC=compiler,
         AR=shutil.which("ar") or "ar",
         LINK="$CC",

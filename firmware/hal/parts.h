@@ -38,6 +38,9 @@ uint64_t hal_deadline(uint32_t milliseconds);  /* the tick at which that much ti
 bool hal_expired(uint64_t deadline);
 void hal_delay(uint32_t microseconds);
 
+/* Before a reset: what the console has accepted must leave its FIFO (at most 32 bytes, 2.8 ms at 115,200 baud). */
+#define HAL_DRAIN_US 5000u
+
 /* ---- SPI bus: full duplex, 8 bits, mode 0 */
 struct hal_spi_api {
     hal_status (*init)(const void *config, void *state);

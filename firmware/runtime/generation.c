@@ -63,6 +63,9 @@ static bool on_token(void *user, const struct colibri_token *token)
     struct service *service = user;
     const struct running *running = &service->running;
     send_routes(service);
+    if (running->trace_logits) {
+        send_logits(service, token->position - 1u, token->logits);
+    }
     const uint32_t head[3] = {token->id, token->index, token->position};
     const uint16_t text_bytes = (uint16_t)token->text_bytes;
     link_begin(&service->link, running->epoch, MESSAGE_TOKEN, running->request);
@@ -70,9 +73,6 @@ static bool on_token(void *user, const struct colibri_token *token)
     link_put(&service->link, &text_bytes, sizeof text_bytes);
     link_put(&service->link, token->text, text_bytes);
     link_end(&service->link);
-    if (running->trace_logits) {
-        send_logits(service, token->position - 1u, token->logits);
-    }
     return !service_poll(service);
 }
 

@@ -87,6 +87,26 @@ def test_absurd_header_length(model: Path, tmp_path: Path, length: int) -> None:
     assert f"model.safetensors states a header of {length} bytes" in refusal(model, tmp_path / "m.colibri").message
 
 
+def test_header_beyond_the_formats_limit_is_not_read(model: Path, tmp_path: Path) -> None:
+    """The file has as many bytes as the header says (a hole on the disk): the limit alone protects."""
+    path = model / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", MAX_HEADER_BYTES + 1))
+    with path.open("r+b") as file:
+        file.truncate(MAX_HEADER_BYTES + 1000)
+    assert f"more than the {MAX_HEADER_BYTES}" in refusal(model, tmp_path / "m.colibri").message
+
+
+def test_tensors_that_overlap(model: Path, tmp_path: Path) -> None:
+    """No gap and no byte too few or too many: only the overlap is wrong."""
+    header = {
+        "a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]},
+        "b": {"dtype": "F32", "shape": [4], "data_offsets": [8, 24]},
+    }
+    text = json.dumps(header).encode()
+    (model / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(24))
+    assert "lays tensor 'b' over 'a'" in refusal(model, tmp_path / "m.colibri").message
+
+
 def test_header_longer_than_the_file(model: Path, tmp_path: Path) -> None:
     path = model / "model.safetensors"
     raw = path.read_bytes()

@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +261,35 @@ class Recorder:
         self.calls.append((done_bytes, total_bytes, what))
 
 
+class Meddler:
+    """A Progress during which something happens."""
+
+    def __init__(self, action: Callable[[str], None]) -> None:
+        self.action = action
+
+    def update(self, done_bytes: int, total_bytes: int, what: str) -> None:
+        self.action(what)
+
+
+def test_file_that_disappears_is_named(tmp_path: Path) -> None:
+    source = checkpoints.write(tmp_path / "m")
+    meddler = Meddler(lambda _: (source / "model.safetensors").unlink(missing_ok=True))
+    with pytest.raises(CheckpointError, match=r"model\.safetensors cannot be read: No such file"):
+        pack(source, tmp_path / "m.colibri", progress=meddler)
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_interrupt_leaves_nothing(tmp_path: Path) -> None:
+    def interrupt(what: str) -> None:
+        if "experts.1" in what:
+            raise KeyboardInterrupt
+
+    source = checkpoints.write(tmp_path / "m")
+    with pytest.raises(KeyboardInterrupt):
+        pack(source, tmp_path / "m.colibri", progress=Meddler(interrupt))
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_progress_runs_from_start_to_end(tmp_path: Path, fused: bool) -> None:
     recorder = Recorder()
@@ -287,7 +317,7 @@ def test_memory_stays_below_one_layer(tmp_path: Path) -> None:
         peaks[quant] = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert peaks["q8"] < layer, peaks
-    assert peaks["q4"] < 3 * layer, peaks
+    assert peaks["q4"] < layer, peaks
 
 
 def test_failed_pack_leaves_the_old_image_and_nothing_else(tmp_path: Path) -> None:

@@ -66,6 +66,15 @@ def test_q8_errs_by_at_most_half_a_scale(matrix: Floats) -> None:
     assert (np.abs(back.astype(np.float64) - matrix) <= scale * (0.5 + 2.0**-15)).all()
 
 
+@pytest.mark.parametrize("steps", [1.0, 1.3, 1.45, 2.4, 3.49, 1023.4])
+def test_q8_errs_by_at_most_half_a_scale_where_scales_are_coarse(steps: float) -> None:
+    """Far below 6e-5 binary16 has steps of 2**-24: a scale rounded down there would cut the peak off."""
+    weights = np.linspace(-1, 1, 32, dtype=np.float32).reshape(1, 32) * np.float32(127 * steps * 2.0**-24)
+    data = pack_tensor(weights, Format.Q8, "t")
+    scale = scales_per_weight(data, Format.Q8, 1, 32)
+    assert (np.abs(unpack_tensor(data, Format.Q8, 1, 32) - weights) <= scale * (0.5 + 2.0**-15)).all()
+
+
 @settings(max_examples=60, deadline=None)
 @given(matrices(1e5))
 def test_q8_scale_is_not_wasted(matrix: Floats) -> None:
@@ -98,13 +107,13 @@ def test_q4_is_no_worse_than_the_plain_grid(matrix: Floats) -> None:
 
 
 def test_q4_search_beats_the_plain_grid_clearly() -> None:
-    """On normal weights the search must be worth its time: 10 % of the squared error at least."""
+    """On normal weights the search must be worth its time: a quarter of the squared error at least."""
     weights = np.random.default_rng(5).standard_normal((256, 256)).astype(np.float32)
     back = unpack_tensor(pack_tensor(weights, Format.Q4, "t"), Format.Q4, 256, 256)
     blocks = weights.reshape(256, 8, 32)
     scale = (np.abs(blocks).max(-1, keepdims=True) / 7).astype(np.float16).astype(np.float32)
     plain = (np.clip(np.rint(blocks / scale), -7, 7) * scale - blocks) ** 2
-    assert ((back - weights) ** 2).mean() < 0.9 * plain.mean()
+    assert ((back - weights) ** 2).mean() < 0.75 * plain.mean()
 
 
 @pytest.mark.parametrize("fmt", [Format.Q8, Format.Q4])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -96,3 +97,29 @@ def test_byte_order_is_little_endian() -> None:
     header = np.zeros((), layout.HEADER)
     header["format_version"] = 0x01020304
     assert header.tobytes()[8:12] == bytes([4, 3, 2, 1])
+
+
+TYPES = {"u8": "u1", "i8": "i1", "u32": "<u4", "u64": "<u8", "f16": "<f2", "f32": "<f4", "char": "S"}
+
+
+@pytest.mark.parametrize("name", layout.STRUCTS)
+def test_documentation_has_the_same_fields(repo_root: Path, name: str) -> None:
+    """docs/image-format.md: | offset | type | field | meaning |, in the order of the struct."""
+    text = (repo_root / "docs" / "image-format.md").read_text()
+    part = text.split(f"### `{name}`\n")[1].split("\n#")[0]
+    rows = re.findall(r"^\| (\d+) \| (\w+)((?:\[\d+\])*) \| `(\w+)` \|", part, re.MULTILINE)
+    dtype = layout.STRUCTS[name]
+    assert dtype.fields is not None and dtype.names is not None
+    assert [row[3] for row in rows] == list(dtype.names)
+    for offset, base, bounds, field in rows:
+        kind, at = dtype.fields[field][:2]
+        assert int(offset) == at, field
+        shape = tuple(int(bound) for bound in re.findall(r"\d+", bounds))
+        if base == "col_tensor":
+            assert kind == layout.TENSOR
+        elif base == "char":
+            assert kind == np.dtype(f"S{shape[0]}")
+        elif kind.kind == "V" and kind.subdtype is None:
+            assert base == "u8" and shape == (kind.itemsize,)
+        else:
+            assert kind == np.dtype((TYPES[base], shape)), field

@@ -15,6 +15,7 @@ from colibri_sdk.engine import Library
 from colibri_sdk.errors import EXIT_IMAGE, ImageError
 from colibri_sdk.image.reader import ImageFile
 from colibri_sdk.planning import CANARY_BYTES, memory_map, repacked_bytes, require_fit
+from colibri_sdk.status import Status
 
 BOARD = load_board("hifive-unleashed")
 RUNTIME = Path(__file__).resolve().parents[2] / "firmware" / "runtime"
@@ -42,6 +43,27 @@ def test_the_runtimes_canary_is_the_one_that_is_planned() -> None:
     text = (RUNTIME / "service.h").read_text()
     match = re.search(r"#define SERVICE_CANARY_BYTES (\d+)u", text)
     assert match is not None and int(match[1]) == CANARY_BYTES
+
+
+def test_the_device_agrees_to_the_byte(image: Path, library: Library) -> None:
+    """The runtime as a process with this much memory, which loads the image as from a card; then with a byte less."""
+    from colibri_sdk import emulator
+    from colibri_sdk.build import build
+    from colibri_sdk.device import Device
+
+    host = load_board("host")
+    firmware = build(host)
+    needed = memory_map(BOARD, image, 1 << 30, library).needed_bytes
+    for limit, state in ((needed, "ready"), (needed - 1, "no model")):
+        arguments = ["--block", str(image), "--arena-limit", str(limit)]
+        with (
+            emulator.start(host, firmware=firmware, arguments=arguments) as process,
+            Device.open(process, timeout=30) as device,
+        ):
+            device.wait_for_model()
+            info = device.info()
+        assert info.state == state, info
+        assert info.status == (Status.OK if state == "ready" else Status.E_MODEL_TOO_LARGE)
 
 
 def test_it_fits_to_the_byte(image: Path, library: Library) -> None:

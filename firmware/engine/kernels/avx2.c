@@ -1,14 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * avx2.c: the kernels for x86-64 processors with AVX2 and F16C. Compiled with -mavx2 -mf16c and never with -mfma.
+ * avx2.c: the kernels for x86-64 processors with AVX2 and F16C. The file switches these on for itself; choose.c asks
+ * the processor before anything here is called. The file is empty for other architectures.
  *
  * One 256-bit register holds one value of each of a tile's eight rows, so that a row's accumulator is one lane and no
- * sum runs across lanes. The matrix products take R row tiles and T tokens at once: R independent chains of additions
- * hide their latency when there is one token, T tokens share each load of the weights when there are more.
+ * sum runs across lanes. T tokens at once share each load of the weights.
  */
-#include <immintrin.h>
-
 #include "common.h"
+
+#if defined(__x86_64__)
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,f16c"))), apply_to = function)
+#else
+#pragma GCC target("avx2,f16c")
+#endif
+
+#include <immintrin.h>
 
 #define MAX_R 4
 #define MAX_T 4
@@ -35,45 +43,34 @@ INLINE __m256 finish_tile(__m256 acc, __m256i sum, __m256 wscale, float xscale)
 /* vpmaddubsw multiplies unsigned by signed bytes and adds pairs with saturation to int16. As |w| <= 128 and, by the
  * contract of quantize, |x| <= 127, a pair is at most 32512: |w| times x with the sign of w is exact. */
 INLINE void q8_strip(const struct col_tile_q8 *w, uint32_t blocks, const int8_t *xq, const float *xs, float *y,
-                     uint32_t y_stride, const unsigned R, const unsigned T)
+                     uint32_t y_stride, const unsigned T)
 {
     const __m256i ones = _mm256_set1_epi16(1);
-    __m256 acc[MAX_R][MAX_T];
-    UNROLL for (unsigned r = 0; r < R; r++) {
-        UNROLL for (unsigned t = 0; t < T; t++) {
-            acc[r][t] = _mm256_setzero_ps();
-        }
+    __m256 acc[MAX_T];
+    UNROLL for (unsigned t = 0; t < T; t++) {
+        acc[t] = _mm256_setzero_ps();
     }
     for (uint32_t b = 0; b < blocks; b++) {
-        __m256i sum[MAX_R][MAX_T];
-        UNROLL for (unsigned r = 0; r < R; r++) {
-            UNROLL for (unsigned t = 0; t < T; t++) {
-                sum[r][t] = _mm256_setzero_si256();
-            }
+        __m256i sum[MAX_T];
+        UNROLL for (unsigned t = 0; t < T; t++) {
+            sum[t] = _mm256_setzero_si256();
         }
         UNROLL for (unsigned g = 0; g < 8; g++) {
-            UNROLL for (unsigned r = 0; r < R; r++) {
-                const int8_t *q = w[(size_t)r * blocks + b].q[g];
-                __m256i weight = _mm256_loadu_si256((const __m256i *)(const void *)q);
-                __m256i magnitude = _mm256_abs_epi8(weight);
-                UNROLL for (unsigned t = 0; t < T; t++) {
-                    __m256i x = broadcast4(xq + ((size_t)t * blocks + b) * COL_BLOCK + 4 * g);
-                    __m256i pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(x, weight));
-                    sum[r][t] = _mm256_add_epi32(sum[r][t], _mm256_madd_epi16(pairs, ones));
-                }
+            __m256i weight = _mm256_loadu_si256((const __m256i *)(const void *)w[b].q[g]);
+            __m256i magnitude = _mm256_abs_epi8(weight);
+            UNROLL for (unsigned t = 0; t < T; t++) {
+                __m256i x = broadcast4(xq + ((size_t)t * blocks + b) * COL_BLOCK + 4 * g);
+                __m256i pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(x, weight));
+                sum[t] = _mm256_add_epi32(sum[t], _mm256_madd_epi16(pairs, ones));
             }
         }
-        UNROLL for (unsigned r = 0; r < R; r++) {
-            __m256 wscale = load_halves(w[(size_t)r * blocks + b].scale);
-            UNROLL for (unsigned t = 0; t < T; t++) {
-                acc[r][t] = finish_tile(acc[r][t], sum[r][t], wscale, xs[(size_t)t * blocks + b]);
-            }
+        __m256 wscale = load_halves(w[b].scale);
+        UNROLL for (unsigned t = 0; t < T; t++) {
+            acc[t] = finish_tile(acc[t], sum[t], wscale, xs[(size_t)t * blocks + b]);
         }
     }
-    UNROLL for (unsigned r = 0; r < R; r++) {
-        UNROLL for (unsigned t = 0; t < T; t++) {
-            _mm256_storeu_ps(y + (size_t)t * y_stride + (size_t)r * ROWS, acc[r][t]);
-        }
+    UNROLL for (unsigned t = 0; t < T; t++) {
+        _mm256_storeu_ps(y + (size_t)t * y_stride, acc[t]);
     }
 }
 
@@ -90,49 +87,39 @@ INLINE __m256i eight_sums(const int8_t *x)
 /* Nibbles are multiplied as they are, 0 .. 15, and 8 * sum(x) is taken off once per block. All eight groups fit into
  * int16: 8 * 2 * 15 * 127 = 30480. */
 INLINE void q4_strip(const struct col_tile_q4 *w, uint32_t blocks, const int8_t *xq, const float *xs, float *y,
-                     uint32_t y_stride, const unsigned R, const unsigned T)
+                     uint32_t y_stride, const unsigned T)
 {
     const __m256i ones = _mm256_set1_epi16(1);
     const __m256i low = _mm256_set1_epi8(15);
-    __m256 acc[MAX_R][MAX_T];
-    UNROLL for (unsigned r = 0; r < R; r++) {
-        UNROLL for (unsigned t = 0; t < T; t++) {
-            acc[r][t] = _mm256_setzero_ps();
-        }
+    __m256 acc[MAX_T];
+    UNROLL for (unsigned t = 0; t < T; t++) {
+        acc[t] = _mm256_setzero_ps();
     }
     for (uint32_t b = 0; b < blocks; b++) {
-        __m256i sum[MAX_R][MAX_T];
-        UNROLL for (unsigned r = 0; r < R; r++) {
-            UNROLL for (unsigned t = 0; t < T; t++) {
-                sum[r][t] = _mm256_setzero_si256();
-            }
+        __m256i sum[MAX_T];
+        UNROLL for (unsigned t = 0; t < T; t++) {
+            sum[t] = _mm256_setzero_si256();
         }
         UNROLL for (unsigned p = 0; p < 4; p++) {
-            UNROLL for (unsigned r = 0; r < R; r++) {
-                const uint8_t *q = w[(size_t)r * blocks + b].q[p];
-                __m256i both = _mm256_loadu_si256((const __m256i *)(const void *)q);
-                __m256i w0 = _mm256_and_si256(both, low);
-                __m256i w1 = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
-                UNROLL for (unsigned t = 0; t < T; t++) {
-                    const int8_t *x = xq + ((size_t)t * blocks + b) * COL_BLOCK + 8 * p;
-                    __m256i s = _mm256_add_epi16(sum[r][t], _mm256_maddubs_epi16(w0, broadcast4(x)));
-                    sum[r][t] = _mm256_add_epi16(s, _mm256_maddubs_epi16(w1, broadcast4(x + 4)));
-                }
+            __m256i both = _mm256_loadu_si256((const __m256i *)(const void *)w[b].q[p]);
+            __m256i w0 = _mm256_and_si256(both, low);
+            __m256i w1 = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+            UNROLL for (unsigned t = 0; t < T; t++) {
+                const int8_t *x = xq + ((size_t)t * blocks + b) * COL_BLOCK + 8 * p;
+                sum[t] = _mm256_add_epi16(sum[t], _mm256_maddubs_epi16(w0, broadcast4(x)));
+                sum[t] = _mm256_add_epi16(sum[t], _mm256_maddubs_epi16(w1, broadcast4(x + 4)));
             }
         }
+        __m256 wscale = load_halves(w[b].scale);
         UNROLL for (unsigned t = 0; t < T; t++) {
-            __m256i offset = eight_sums(xq + ((size_t)t * blocks + b) * COL_BLOCK);
-            UNROLL for (unsigned r = 0; r < R; r++) {
-                __m256i s = _mm256_sub_epi32(_mm256_madd_epi16(sum[r][t], ones), offset);
-                __m256 wscale = load_halves(w[(size_t)r * blocks + b].scale);
-                acc[r][t] = finish_tile(acc[r][t], s, wscale, xs[(size_t)t * blocks + b]);
-            }
+            size_t at = (size_t)t * blocks + b;
+            __m256i offset = eight_sums(xq + at * COL_BLOCK);
+            __m256i exact = _mm256_sub_epi32(_mm256_madd_epi16(sum[t], ones), offset);
+            acc[t] = finish_tile(acc[t], exact, wscale, xs[at]);
         }
     }
-    UNROLL for (unsigned r = 0; r < R; r++) {
-        UNROLL for (unsigned t = 0; t < T; t++) {
-            _mm256_storeu_ps(y + (size_t)t * y_stride + (size_t)r * ROWS, acc[r][t]);
-        }
+    UNROLL for (unsigned t = 0; t < T; t++) {
+        _mm256_storeu_ps(y + (size_t)t * y_stride, acc[t]);
     }
 }
 
@@ -168,53 +155,37 @@ INLINE void float_strip(const void *w, uint32_t cols, const float *x, uint32_t x
     }
 }
 
+#define STRIP(T) q8_strip(QUANTISED_STRIP_ARGUMENTS, T)
 static void matmul_q8(const struct col_tile_q8 *w, uint32_t row_tiles, uint32_t blocks, const int8_t *xq,
                       const float *xs, uint32_t n, float *y, uint32_t y_stride)
 {
-#define STRIP(R, T) \
-    q8_strip(w + (size_t)tile * blocks, blocks, xq + (size_t)token * blocks * COL_BLOCK, xs + (size_t)token * blocks, \
-             y + (size_t)token * y_stride + (size_t)tile * ROWS, y_stride, R, T)
-    uint32_t fours = n & ~3u;
-    SWEEP(1, 4, 0, fours)
-    SWEEP(2, 1, fours, n)
-#undef STRIP
+    EACH_STRIP
 }
+#undef STRIP
 
+#define STRIP(T) q4_strip(QUANTISED_STRIP_ARGUMENTS, T)
 static void matmul_q4(const struct col_tile_q4 *w, uint32_t row_tiles, uint32_t blocks, const int8_t *xq,
                       const float *xs, uint32_t n, float *y, uint32_t y_stride)
 {
-#define STRIP(R, T) \
-    q4_strip(w + (size_t)tile * blocks, blocks, xq + (size_t)token * blocks * COL_BLOCK, xs + (size_t)token * blocks, \
-             y + (size_t)token * y_stride + (size_t)tile * ROWS, y_stride, R, T)
-    uint32_t fours = n & ~3u;
-    SWEEP(2, 4, 0, fours)
-    SWEEP(2, 1, fours, n)
-#undef STRIP
+    EACH_STRIP
 }
+#undef STRIP
 
+#define STRIP(R, T) float_strip(FLOAT_STRIP_ARGUMENTS, R, T, true)
 static void matmul_f16(const uint16_t *w, uint32_t row_tiles, uint32_t cols, const float *x, uint32_t x_stride,
                        uint32_t n, float *y, uint32_t y_stride)
 {
-#define STRIP(R, T) \
-    float_strip(w + (size_t)tile * cols * ROWS, cols, x + (size_t)token * x_stride, x_stride,                \
-                y + (size_t)token * y_stride + (size_t)tile * ROWS, y_stride, R, T, true)
-    uint32_t fours = n & ~3u;
-    SWEEP(2, 4, 0, fours)
-    SWEEP(4, 1, fours, n)
-#undef STRIP
+    EACH_WIDE_STRIP
 }
+#undef STRIP
 
+#define STRIP(R, T) float_strip(FLOAT_STRIP_ARGUMENTS, R, T, false)
 static void matmul_f32(const float *w, uint32_t row_tiles, uint32_t cols, const float *x, uint32_t x_stride,
                        uint32_t n, float *y, uint32_t y_stride)
 {
-#define STRIP(R, T) \
-    float_strip(w + (size_t)tile * cols * ROWS, cols, x + (size_t)token * x_stride, x_stride,                \
-                y + (size_t)token * y_stride + (size_t)tile * ROWS, y_stride, R, T, false)
-    uint32_t fours = n & ~3u;
-    SWEEP(2, 4, 0, fours)
-    SWEEP(4, 1, fours, n)
-#undef STRIP
+    EACH_WIDE_STRIP
 }
+#undef STRIP
 
 static bool quantize(const float *x, uint32_t blocks, int8_t *q, float *scale)
 {
@@ -393,3 +364,9 @@ const struct col_kernels col_kernels_avx2 = {
     .swiglu = swiglu,
     .narrow_f16 = narrow_f16,
 };
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+
+#endif

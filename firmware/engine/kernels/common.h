@@ -26,9 +26,28 @@ INLINE float col_tree(const float s[LANES])
     return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
 }
 
-/* Runs STRIP(R, T) over all row tiles, R at a time, for tokens from .. to - 1, T at a time; single tiles at the end get
- * STRIP(1, T). It uses the variables `row_tiles`, `tile` and `token`. A strip's weights stay in the nearest cache while
- * the tokens pass. */
+/* The ways over a matrix. A strip is one row tile (or R of them) times T tokens; its weights stay in the nearest cache
+ * while all tokens pass.
+ *
+ * Quantised products take one row tile at a time: their weights are then read from the first byte to the last, which
+ * on x86-64 brought twice the bytes per second from memory that two tiles side by side did, prefetch instructions or
+ * not. Float products add once per column instead of once per block and would wait for each addition: with few tokens
+ * they take four row tiles at a time, four independent chains. */
+#define EACH_STRIP                                        \
+    for (uint32_t tile = 0; tile < row_tiles; tile++) {   \
+        uint32_t token = 0;                               \
+        for (; n - token >= 4; token += 4) {              \
+            STRIP(4);                                     \
+        }                                                 \
+        for (; token < n; token++) {                      \
+            STRIP(1);                                     \
+        }                                                 \
+    }
+
+#define QUANTISED_STRIP_ARGUMENTS                                                                            \
+    w + (size_t)tile * blocks, blocks, xq + (size_t)token * blocks * COL_BLOCK, xs + (size_t)token * blocks, \
+        y + (size_t)token * y_stride + (size_t)tile * ROWS, y_stride
+
 #define SWEEP(R, T, from, to)                                           \
     for (uint32_t tile = 0; tile < row_tiles;) {                        \
         if (row_tiles - tile >= (R)) {                                  \
@@ -43,5 +62,14 @@ INLINE float col_tree(const float s[LANES])
             tile++;                                                     \
         }                                                               \
     }
+
+#define EACH_WIDE_STRIP       \
+    uint32_t fours = n & ~3u; \
+    SWEEP(2, 4, 0, fours)     \
+    SWEEP(4, 1, fours, n)
+
+#define FLOAT_STRIP_ARGUMENTS                                                         \
+    w + (size_t)tile * cols * ROWS, cols, x + (size_t)token * x_stride, x_stride,     \
+        y + (size_t)token * y_stride + (size_t)tile * ROWS, y_stride
 
 #endif

@@ -1,15 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * neon.c: the kernels for AArch64, in two sets: "neon" for every ARMv8-A processor, "neon-dotprod" for those with the
- * dot-product extension, whose SDOT does a tile's group in two instructions. Only the integer products differ.
+ * dot-product extension, whose SDOT does a tile's group in two instructions. Only the integer products differ. The
+ * file is empty for other architectures.
  *
  * Two 128-bit registers hold one value of each of a tile's eight rows, so that a row's accumulator is one lane and no
- * sum runs across lanes. The matrix products take R row tiles and T tokens at once: R independent chains of additions
- * hide their latency when there is one token, T tokens share each load of the weights when there are more.
+ * sum runs across lanes. T tokens at once share each load of the weights.
  */
-#include <arm_neon.h>
-
 #include "common.h"
+
+#if defined(__aarch64__)
+
+/* GCC's scheduler before register allocation moves so many loads up that a strip of four tokens spills over a hundred
+ * registers; without it none. The scheduler after allocation still runs. */
+#if !defined(__clang__)
+#pragma GCC optimize("no-schedule-insns")
+#endif
+
+#include <arm_neon.h>
 
 #define MAX_R 4
 #define MAX_T 4
@@ -79,71 +87,60 @@ INLINE struct eight_int fold(const int32x4_t part[QUARTERS])
     return (struct eight_int){vpaddq_s32(part[0], part[1]), vpaddq_s32(part[2], part[3])};
 }
 
-/* ------------------------------------------------------------------------------- one block of R tiles and T tokens
- * Each function adds up sum[r][t] for the block's 32 columns; x points to token 0's block, x + t * x_step to token t's,
- * w to tile 0, w + r * w_step to tile r. */
+/* ------------------------------------------------------------------------------------- one tile and T tokens' blocks
+ * Each function sets sum[t] to the integer sums of the tile with token t's block at x + t * x_step. */
 
 /* As |w| <= 128 and, by the contract of quantize, |x| <= 127, the products of two groups fit into int16: 32512. */
-INLINE void q8_block(const struct col_tile_q8 *w, size_t w_step, const int8_t *x, size_t x_step,
-                     struct eight_int sum[MAX_R][MAX_T], const unsigned R, const unsigned T)
+INLINE void q8_block(const struct col_tile_q8 *w, const int8_t *x, size_t x_step, struct eight_int sum[MAX_T],
+                     const unsigned T)
 {
-    int32x4_t part[MAX_R][MAX_T][QUARTERS];
-    UNROLL for (unsigned r = 0; r < R; r++) {
-        UNROLL for (unsigned t = 0; t < T; t++) {
-            UNROLL for (unsigned i = 0; i < QUARTERS; i++) {
-                part[r][t][i] = vdupq_n_s32(0);
-            }
+    int32x4_t part[MAX_T][QUARTERS];
+    UNROLL for (unsigned t = 0; t < T; t++) {
+        UNROLL for (unsigned i = 0; i < QUARTERS; i++) {
+            part[t][i] = vdupq_n_s32(0);
         }
     }
     UNROLL for (unsigned g = 0; g < 8; g += 2) {
-        UNROLL for (unsigned r = 0; r < R; r++) {
-            const struct col_tile_q8 *tile = w + r * w_step;
-            int8x16_t a0 = vld1q_s8(tile->q[g]);
-            int8x16_t a1 = vld1q_s8(tile->q[g] + 16);
-            int8x16_t b0 = vld1q_s8(tile->q[g + 1]);
-            int8x16_t b1 = vld1q_s8(tile->q[g + 1] + 16);
-            UNROLL for (unsigned t = 0; t < T; t++) {
-                int8x16_t xa = broadcast4(x + t * x_step + 4 * g);
-                int8x16_t xb = broadcast4(x + t * x_step + 4 * g + 4);
-                int32x4_t *p = part[r][t];
-                p[0] = vpadalq_s16(p[0], vmlal_s8(vmull_s8(vget_low_s8(a0), vget_low_s8(xa)), vget_low_s8(b0),
-                                                  vget_low_s8(xb)));
-                p[1] = vpadalq_s16(p[1], vmlal_high_s8(vmull_high_s8(a0, xa), b0, xb));
-                p[2] = vpadalq_s16(p[2], vmlal_s8(vmull_s8(vget_low_s8(a1), vget_low_s8(xa)), vget_low_s8(b1),
-                                                  vget_low_s8(xb)));
-                p[3] = vpadalq_s16(p[3], vmlal_high_s8(vmull_high_s8(a1, xa), b1, xb));
-            }
+        int8x16_t a0 = vld1q_s8(w->q[g]);
+        int8x16_t a1 = vld1q_s8(w->q[g] + 16);
+        int8x16_t b0 = vld1q_s8(w->q[g + 1]);
+        int8x16_t b1 = vld1q_s8(w->q[g + 1] + 16);
+        UNROLL for (unsigned t = 0; t < T; t++) {
+            int8x16_t xa = broadcast4(x + t * x_step + 4 * g);
+            int8x16_t xb = broadcast4(x + t * x_step + 4 * g + 4);
+            int8x8_t xa_low = vget_low_s8(xa);
+            int8x8_t xb_low = vget_low_s8(xb);
+            int32x4_t *p = part[t];
+            p[0] = vpadalq_s16(p[0], vmlal_s8(vmull_s8(vget_low_s8(a0), xa_low), vget_low_s8(b0), xb_low));
+            p[1] = vpadalq_s16(p[1], vmlal_high_s8(vmull_high_s8(a0, xa), b0, xb));
+            p[2] = vpadalq_s16(p[2], vmlal_s8(vmull_s8(vget_low_s8(a1), xa_low), vget_low_s8(b1), xb_low));
+            p[3] = vpadalq_s16(p[3], vmlal_high_s8(vmull_high_s8(a1, xa), b1, xb));
         }
     }
-    UNROLL for (unsigned r = 0; r < R; r++) {
-        UNROLL for (unsigned t = 0; t < T; t++) {
-            sum[r][t] = fold(part[r][t]);
-        }
+    UNROLL for (unsigned t = 0; t < T; t++) {
+        sum[t] = fold(part[t]);
     }
 }
 
-DOTPROD INLINE void q8_block_dotprod(const struct col_tile_q8 *w, size_t w_step, const int8_t *x, size_t x_step,
-                                     struct eight_int sum[MAX_R][MAX_T], const unsigned R, const unsigned T)
+DOTPROD INLINE void q8_block_dotprod(const struct col_tile_q8 *w, const int8_t *x, size_t x_step,
+                                     struct eight_int sum[MAX_T], const unsigned T)
 {
-    UNROLL for (unsigned r = 0; r < R; r++) {
-        UNROLL for (unsigned t = 0; t < T; t++) {
-            sum[r][t] = (struct eight_int){vdupq_n_s32(0), vdupq_n_s32(0)};
-        }
+    UNROLL for (unsigned t = 0; t < T; t++) {
+        sum[t] = (struct eight_int){vdupq_n_s32(0), vdupq_n_s32(0)};
     }
     UNROLL for (unsigned half = 0; half < 2; half++) {
         int8x16_t v[MAX_T];
         UNROLL for (unsigned t = 0; t < T; t++) {
             v[t] = vld1q_s8(x + t * x_step + 16 * half);
         }
-#define GROUP(lane)                                                             \
-    UNROLL for (unsigned r = 0; r < R; r++) {                                   \
-        const int8_t *q = w[r * w_step].q[4 * half + (lane)];                   \
-        int8x16_t low = vld1q_s8(q);                                            \
-        int8x16_t high = vld1q_s8(q + 16);                                      \
-        UNROLL for (unsigned t = 0; t < T; t++) {                               \
-            sum[r][t].low = vdotq_laneq_s32(sum[r][t].low, low, v[t], lane);    \
-            sum[r][t].high = vdotq_laneq_s32(sum[r][t].high, high, v[t], lane); \
-        }                                                                       \
+#define GROUP(lane)                                                       \
+    {                                                                     \
+        int8x16_t low = vld1q_s8(w->q[4 * half + (lane)]);                \
+        int8x16_t high = vld1q_s8(w->q[4 * half + (lane)] + 16);          \
+        UNROLL for (unsigned t = 0; t < T; t++) {                         \
+            sum[t].low = vdotq_laneq_s32(sum[t].low, low, v[t], lane);    \
+            sum[t].high = vdotq_laneq_s32(sum[t].high, high, v[t], lane); \
+        }                                                                 \
     }
         GROUP(0)
         GROUP(1)
@@ -153,82 +150,83 @@ DOTPROD INLINE void q8_block_dotprod(const struct col_tile_q8 *w, size_t w_step,
     }
 }
 
+/* 32 bytes of nibbles: columns c .. c+3 of all rows in the low ones, c+4 .. c+7 in the high ones. */
+struct nibbles {
+    int8x16_t low0, low1, high0, high1;
+};
+
+INLINE struct nibbles load_nibbles(const uint8_t *q)
+{
+    uint8x16_t both0 = vld1q_u8(q);
+    uint8x16_t both1 = vld1q_u8(q + 16);
+    return (struct nibbles){
+        vreinterpretq_s8_u8(vandq_u8(both0, vdupq_n_u8(15))),
+        vreinterpretq_s8_u8(vandq_u8(both1, vdupq_n_u8(15))),
+        vreinterpretq_s8_u8(vshrq_n_u8(both0, 4)),
+        vreinterpretq_s8_u8(vshrq_n_u8(both1, 4)),
+    };
+}
+
 /* Nibbles are multiplied as they are, 0 .. 15, and 8 * sum(x) is taken off at the end. The products of all eight
  * groups fit into int16: 8 * 15 * 127 = 15240. */
-INLINE void q4_block(const struct col_tile_q4 *w, size_t w_step, const int8_t *x, size_t x_step,
-                     struct eight_int sum[MAX_R][MAX_T], const unsigned R, const unsigned T)
+INLINE void q4_block(const struct col_tile_q4 *w, const int8_t *x, size_t x_step, struct eight_int sum[MAX_T],
+                     const unsigned T)
 {
-    int16x8_t part[MAX_R][MAX_T][QUARTERS];
-    UNROLL for (unsigned r = 0; r < R; r++) {
-        UNROLL for (unsigned t = 0; t < T; t++) {
-            UNROLL for (unsigned i = 0; i < QUARTERS; i++) {
-                part[r][t][i] = vdupq_n_s16(0);
-            }
+    int16x8_t part[MAX_T][QUARTERS];
+    UNROLL for (unsigned t = 0; t < T; t++) {
+        UNROLL for (unsigned i = 0; i < QUARTERS; i++) {
+            part[t][i] = vdupq_n_s16(0);
         }
     }
     UNROLL for (unsigned p = 0; p < 4; p++) {
-        UNROLL for (unsigned r = 0; r < R; r++) {
-            const uint8_t *q = w[r * w_step].q[p];
-            uint8x16_t both0 = vld1q_u8(q);
-            uint8x16_t both1 = vld1q_u8(q + 16);
-            int8x16_t a0 = vreinterpretq_s8_u8(vandq_u8(both0, vdupq_n_u8(15)));
-            int8x16_t a1 = vreinterpretq_s8_u8(vandq_u8(both1, vdupq_n_u8(15)));
-            int8x16_t b0 = vreinterpretq_s8_u8(vshrq_n_u8(both0, 4));
-            int8x16_t b1 = vreinterpretq_s8_u8(vshrq_n_u8(both1, 4));
-            UNROLL for (unsigned t = 0; t < T; t++) {
-                int8x16_t xa = broadcast4(x + t * x_step + 8 * p);
-                int8x16_t xb = broadcast4(x + t * x_step + 8 * p + 4);
-                int16x8_t *s = part[r][t];
-                s[0] = vmlal_s8(vmlal_s8(s[0], vget_low_s8(a0), vget_low_s8(xa)), vget_low_s8(b0), vget_low_s8(xb));
-                s[1] = vmlal_high_s8(vmlal_high_s8(s[1], a0, xa), b0, xb);
-                s[2] = vmlal_s8(vmlal_s8(s[2], vget_low_s8(a1), vget_low_s8(xa)), vget_low_s8(b1), vget_low_s8(xb));
-                s[3] = vmlal_high_s8(vmlal_high_s8(s[3], a1, xa), b1, xb);
-            }
+        struct nibbles v = load_nibbles(w->q[p]);
+        UNROLL for (unsigned t = 0; t < T; t++) {
+            int8x16_t xa = broadcast4(x + t * x_step + 8 * p);
+            int8x16_t xb = broadcast4(x + t * x_step + 8 * p + 4);
+            int16x8_t *s = part[t];
+            s[0] = vmlal_s8(s[0], vget_low_s8(v.low0), vget_low_s8(xa));
+            s[1] = vmlal_high_s8(s[1], v.low0, xa);
+            s[2] = vmlal_s8(s[2], vget_low_s8(v.low1), vget_low_s8(xa));
+            s[3] = vmlal_high_s8(s[3], v.low1, xa);
+            s[0] = vmlal_s8(s[0], vget_low_s8(v.high0), vget_low_s8(xb));
+            s[1] = vmlal_high_s8(s[1], v.high0, xb);
+            s[2] = vmlal_s8(s[2], vget_low_s8(v.high1), vget_low_s8(xb));
+            s[3] = vmlal_high_s8(s[3], v.high1, xb);
         }
     }
     UNROLL for (unsigned t = 0; t < T; t++) {
         int32x4_t offset = eight_sums(x + t * x_step);
-        UNROLL for (unsigned r = 0; r < R; r++) {
-            int32x4_t wide[QUARTERS];
-            UNROLL for (unsigned i = 0; i < QUARTERS; i++) {
-                wide[i] = vpaddlq_s16(part[r][t][i]);
-            }
-            sum[r][t] = fold(wide);
-            sum[r][t].low = vsubq_s32(sum[r][t].low, offset);
-            sum[r][t].high = vsubq_s32(sum[r][t].high, offset);
+        int32x4_t wide[QUARTERS];
+        UNROLL for (unsigned i = 0; i < QUARTERS; i++) {
+            wide[i] = vpaddlq_s16(part[t][i]);
         }
+        sum[t] = fold(wide);
+        sum[t].low = vsubq_s32(sum[t].low, offset);
+        sum[t].high = vsubq_s32(sum[t].high, offset);
     }
 }
 
-DOTPROD INLINE void q4_block_dotprod(const struct col_tile_q4 *w, size_t w_step, const int8_t *x, size_t x_step,
-                                     struct eight_int sum[MAX_R][MAX_T], const unsigned R, const unsigned T)
+DOTPROD INLINE void q4_block_dotprod(const struct col_tile_q4 *w, const int8_t *x, size_t x_step,
+                                     struct eight_int sum[MAX_T], const unsigned T)
 {
     UNROLL for (unsigned t = 0; t < T; t++) {
         int32x4_t start = vnegq_s32(eight_sums(x + t * x_step));
-        UNROLL for (unsigned r = 0; r < R; r++) {
-            sum[r][t] = (struct eight_int){start, start};
-        }
+        sum[t] = (struct eight_int){start, start};
     }
     UNROLL for (unsigned half = 0; half < 2; half++) {
         int8x16_t v[MAX_T];
         UNROLL for (unsigned t = 0; t < T; t++) {
             v[t] = vld1q_s8(x + t * x_step + 16 * half);
         }
-#define GROUPS(index)                                                                          \
-    UNROLL for (unsigned r = 0; r < R; r++) {                                                  \
-        const uint8_t *q = w[r * w_step].q[2 * half + (index)];                                \
-        uint8x16_t both0 = vld1q_u8(q);                                                        \
-        uint8x16_t both1 = vld1q_u8(q + 16);                                                   \
-        int8x16_t a0 = vreinterpretq_s8_u8(vandq_u8(both0, vdupq_n_u8(15)));                   \
-        int8x16_t a1 = vreinterpretq_s8_u8(vandq_u8(both1, vdupq_n_u8(15)));                   \
-        int8x16_t b0 = vreinterpretq_s8_u8(vshrq_n_u8(both0, 4));                              \
-        int8x16_t b1 = vreinterpretq_s8_u8(vshrq_n_u8(both1, 4));                              \
-        UNROLL for (unsigned t = 0; t < T; t++) {                                              \
-            sum[r][t].low = vdotq_laneq_s32(sum[r][t].low, a0, v[t], 2 * (index));             \
-            sum[r][t].high = vdotq_laneq_s32(sum[r][t].high, a1, v[t], 2 * (index));           \
-            sum[r][t].low = vdotq_laneq_s32(sum[r][t].low, b0, v[t], 2 * (index) + 1);         \
-            sum[r][t].high = vdotq_laneq_s32(sum[r][t].high, b1, v[t], 2 * (index) + 1);       \
-        }                                                                                      \
+#define GROUPS(index)                                                                    \
+    {                                                                                    \
+        struct nibbles u = load_nibbles(w->q[2 * half + (index)]);                       \
+        UNROLL for (unsigned t = 0; t < T; t++) {                                        \
+            sum[t].low = vdotq_laneq_s32(sum[t].low, u.low0, v[t], 2 * (index));         \
+            sum[t].high = vdotq_laneq_s32(sum[t].high, u.low1, v[t], 2 * (index));       \
+            sum[t].low = vdotq_laneq_s32(sum[t].low, u.high0, v[t], 2 * (index) + 1);    \
+            sum[t].high = vdotq_laneq_s32(sum[t].high, u.high1, v[t], 2 * (index) + 1);  \
+        }                                                                                \
     }
         GROUPS(0)
         GROUPS(1)
@@ -237,56 +235,44 @@ DOTPROD INLINE void q4_block_dotprod(const struct col_tile_q4 *w, size_t w_step,
 }
 
 /* -------------------------------------------------------------------------------------------- quantised products
- * The four products differ in tile and block function only; a macro makes them, since a tile type cannot be a
- * parameter in C. */
-#define QUANTISED_MATMUL(name, attributes, tile_type, block_function)                                                 \
-    attributes INLINE void name##_strip(const tile_type *w, uint32_t blocks, const int8_t *xq, const float *xs,       \
-                                        float *y, uint32_t y_stride, const unsigned R, const unsigned T)              \
-    {                                                                                                                 \
-        struct eight acc[MAX_R][MAX_T];                                                                               \
-        UNROLL for (unsigned r = 0; r < R; r++) {                                                                     \
-            UNROLL for (unsigned t = 0; t < T; t++) {                                                                 \
-                acc[r][t] = (struct eight){vdupq_n_f32(0), vdupq_n_f32(0)};                                           \
-            }                                                                                                         \
-        }                                                                                                             \
-        for (uint32_t b = 0; b < blocks; b++) {                                                                       \
-            struct eight_int sum[MAX_R][MAX_T];                                                                       \
-            block_function(w + b, blocks, xq + (size_t)b * COL_BLOCK, (size_t)blocks * COL_BLOCK, sum, R, T);         \
-            UNROLL for (unsigned r = 0; r < R; r++) {                                                                 \
-                struct eight wscale = load_halves(w[(size_t)r * blocks + b].scale);                                   \
-                UNROLL for (unsigned t = 0; t < T; t++) {                                                             \
-                    acc[r][t] = finish_tile(acc[r][t], sum[r][t], wscale, xs[(size_t)t * blocks + b]);                \
-                }                                                                                                     \
-            }                                                                                                         \
-        }                                                                                                             \
-        UNROLL for (unsigned r = 0; r < R; r++) {                                                                     \
-            UNROLL for (unsigned t = 0; t < T; t++) {                                                                 \
-                store8(y + (size_t)t * y_stride + (size_t)r * ROWS, acc[r][t]);                                       \
-            }                                                                                                         \
-        }                                                                                                             \
-    }                                                                                                                 \
-    attributes static void name(const tile_type *w, uint32_t row_tiles, uint32_t blocks, const int8_t *xq,            \
-                                const float *xs, uint32_t n, float *y, uint32_t y_stride)                             \
-    {                                                                                                                 \
-        uint32_t fours = n & ~3u;                                                                                     \
-        SWEEP(1, 4, 0, fours)                                                                                         \
-        SWEEP(2, 1, fours, n)                                                                                         \
+ * The four products differ in tile and block function only; a macro makes them, since a type cannot be a parameter of
+ * a function in C. */
+#define QUANTISED_MATMUL(name, attributes, tile_type, block_function)                                             \
+    attributes INLINE void name##_strip(const tile_type *w, uint32_t blocks, const int8_t *xq, const float *xs,   \
+                                        float *y, uint32_t y_stride, const unsigned T)                            \
+    {                                                                                                             \
+        struct eight acc[MAX_T];                                                                                  \
+        UNROLL for (unsigned t = 0; t < T; t++) {                                                                 \
+            acc[t] = (struct eight){vdupq_n_f32(0), vdupq_n_f32(0)};                                              \
+        }                                                                                                         \
+        for (uint32_t b = 0; b < blocks; b++) {                                                                   \
+            struct eight_int sum[MAX_T];                                                                          \
+            block_function(w + b, xq + (size_t)b * COL_BLOCK, (size_t)blocks * COL_BLOCK, sum, T);                \
+            struct eight wscale = load_halves(w[b].scale);                                                        \
+            UNROLL for (unsigned t = 0; t < T; t++) {                                                             \
+                acc[t] = finish_tile(acc[t], sum[t], wscale, xs[(size_t)t * blocks + b]);                         \
+            }                                                                                                     \
+        }                                                                                                         \
+        UNROLL for (unsigned t = 0; t < T; t++) {                                                                 \
+            store8(y + (size_t)t * y_stride, acc[t]);                                                             \
+        }                                                                                                         \
+    }                                                                                                             \
+    attributes static void name(const tile_type *w, uint32_t row_tiles, uint32_t blocks, const int8_t *xq,        \
+                                const float *xs, uint32_t n, float *y, uint32_t y_stride)                         \
+    {                                                                                                             \
+        EACH_STRIP                                                                                                \
     }
 
-#define STRIP_ARGUMENTS(R, T)                                                                                        \
-    w + (size_t)tile * blocks, blocks, xq + (size_t)token * blocks * COL_BLOCK, xs + (size_t)token * blocks,         \
-        y + (size_t)token * y_stride + (size_t)tile * ROWS, y_stride, R, T
-
-#define STRIP(R, T) matmul_q8_strip(STRIP_ARGUMENTS(R, T))
+#define STRIP(T) matmul_q8_strip(QUANTISED_STRIP_ARGUMENTS, T)
 QUANTISED_MATMUL(matmul_q8, , struct col_tile_q8, q8_block)
 #undef STRIP
-#define STRIP(R, T) matmul_q8_dotprod_strip(STRIP_ARGUMENTS(R, T))
+#define STRIP(T) matmul_q8_dotprod_strip(QUANTISED_STRIP_ARGUMENTS, T)
 QUANTISED_MATMUL(matmul_q8_dotprod, DOTPROD, struct col_tile_q8, q8_block_dotprod)
 #undef STRIP
-#define STRIP(R, T) matmul_q4_strip(STRIP_ARGUMENTS(R, T))
+#define STRIP(T) matmul_q4_strip(QUANTISED_STRIP_ARGUMENTS, T)
 QUANTISED_MATMUL(matmul_q4, , struct col_tile_q4, q4_block)
 #undef STRIP
-#define STRIP(R, T) matmul_q4_dotprod_strip(STRIP_ARGUMENTS(R, T))
+#define STRIP(T) matmul_q4_dotprod_strip(QUANTISED_STRIP_ARGUMENTS, T)
 QUANTISED_MATMUL(matmul_q4_dotprod, DOTPROD, struct col_tile_q4, q4_block_dotprod)
 #undef STRIP
 
@@ -322,29 +308,21 @@ INLINE void float_strip(const void *w, uint32_t cols, const float *x, uint32_t x
     }
 }
 
-#define FLOAT_STRIP(R, T, half)                                                               \
-    float_strip(w + (size_t)tile * cols * ROWS, cols, x + (size_t)token * x_stride, x_stride, \
-                y + (size_t)token * y_stride + (size_t)tile * ROWS, y_stride, R, T, half)
-
+#define STRIP(R, T) float_strip(FLOAT_STRIP_ARGUMENTS, R, T, true)
 static void matmul_f16(const uint16_t *w, uint32_t row_tiles, uint32_t cols, const float *x, uint32_t x_stride,
                        uint32_t n, float *y, uint32_t y_stride)
 {
-#define STRIP(R, T) FLOAT_STRIP(R, T, true)
-    uint32_t fours = n & ~3u;
-    SWEEP(2, 4, 0, fours)
-    SWEEP(4, 1, fours, n)
-#undef STRIP
+    EACH_WIDE_STRIP
 }
+#undef STRIP
 
+#define STRIP(R, T) float_strip(FLOAT_STRIP_ARGUMENTS, R, T, false)
 static void matmul_f32(const float *w, uint32_t row_tiles, uint32_t cols, const float *x, uint32_t x_stride,
                        uint32_t n, float *y, uint32_t y_stride)
 {
-#define STRIP(R, T) FLOAT_STRIP(R, T, false)
-    uint32_t fours = n & ~3u;
-    SWEEP(2, 4, 0, fours)
-    SWEEP(4, 1, fours, n)
-#undef STRIP
+    EACH_WIDE_STRIP
 }
+#undef STRIP
 
 /* ------------------------------------------------------------------------------------------------------- vectors */
 
@@ -523,3 +501,5 @@ const struct col_kernels col_kernels_neon_dotprod = {
     .matmul_q4 = matmul_q4_dotprod,
     SHARED_KERNELS,
 };
+
+#endif

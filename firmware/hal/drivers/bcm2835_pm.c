@@ -20,6 +20,7 @@
 static void reset(const void *config)
 {
     const struct bcm2835_pm_config *pm = config;
+    hal_delay(HAL_DRAIN_US);
     hal_write32(pm->base + WDOG, PASSWORD | WDOG_TICKS);
     const uint32_t control = hal_read32(pm->base + RSTC) & ~RSTC_CONFIGURATION & 0xffffffu;
     hal_write32(pm->base + RSTC, PASSWORD | control | RSTC_FULL_RESET);

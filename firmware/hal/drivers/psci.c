@@ -11,6 +11,7 @@
 
 static void call(const struct psci_config *psci, uint32_t function)
 {
+    hal_delay(HAL_DRAIN_US);
     register uint64_t x0 __asm__("x0") = function;
     if (psci->use_smc) {
         __asm__ volatile("smc #0" : "+r"(x0)::"x1", "x2", "x3", "memory");

@@ -12,6 +12,7 @@
 static void reset(const void *config)
 {
     const struct sifive_gpio_reset_config *gpio = config;
+    hal_delay(HAL_DRAIN_US);
     const uint32_t bit = 1u << gpio->pin;
     hal_write32(gpio->base + OUTPUT_VAL, hal_read32(gpio->base + OUTPUT_VAL) | bit);
     hal_write32(gpio->base + OUTPUT_EN, hal_read32(gpio->base + OUTPUT_EN) | bit);

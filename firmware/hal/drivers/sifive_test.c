@@ -13,6 +13,7 @@
 static void reset(const void *config)
 {
     const struct sifive_test_config *finisher = config;
+    hal_delay(HAL_DRAIN_US);
     hal_write32(finisher->base, RESET);
     arch_halt();
 }
@@ -20,6 +21,7 @@ static void reset(const void *config)
 static void off(const void *config, uint32_t exit_code)
 {
     const struct sifive_test_config *finisher = config;
+    hal_delay(HAL_DRAIN_US);
     hal_write32(finisher->base, exit_code == 0 ? PASS : FAIL | exit_code << 16);
     arch_halt();
 }

@@ -147,7 +147,7 @@ static hal_status start(const struct spi_sd_config *sd, struct spi_sd_state *car
             return HAL_E_TIMEOUT;
         }
     }
-    if (command(sd, SD_READ_OCR, 0) != 0) {
+    if ((command(sd, SD_READ_OCR, 0) & ~R1_IDLE) != 0) { /* QEMU's card still says idle here */
         return HAL_E_IO;
     }
     card->high_capacity = (receive_word(sd) & SD_OCR_HIGH_CAPACITY) != 0;

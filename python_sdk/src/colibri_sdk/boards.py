@@ -68,6 +68,7 @@ class EmulatorSettings:
     firmware: str = "elf"
     firmware_option: str = "-kernel"
     console: int = 0
+    channel: str = "socket"
     arguments: tuple[str, ...] = ()
 
 

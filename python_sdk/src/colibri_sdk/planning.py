@@ -114,9 +114,14 @@ def memory_map(
 
 
 def _beside(library: Library, plan: Plan) -> int:
-    """What the runtime keeps beside image and arena."""
-    ids = CANARY_BYTES + _IDS_ALIGN + _ID_BYTES * plan.context
-    return ids + align_up(library.constants["COLIBRI_SELFTEST_BYTES"], library.constants["COLIBRI_ARENA_ALIGN"])
+    """What the runtime keeps beside image and arena, with the steps of 64 bytes in which it counts."""
+    step = library.constants["COLIBRI_ARENA_ALIGN"]
+    return align_up(_behind_bytes(plan), step) + align_up(library.constants["COLIBRI_SELFTEST_BYTES"], step)
+
+
+def _behind_bytes(plan: Plan) -> int:
+    """Canary and prompt ids, behind the arena."""
+    return CANARY_BYTES + _IDS_ALIGN + _ID_BYTES * plan.context
 
 
 def _areas(board: Board, available: int | None, plan: Plan, library: Library) -> Iterator[Area]:
@@ -132,7 +137,7 @@ def _areas(board: Board, available: int | None, plan: Plan, library: Library) ->
     for region in plan.regions:
         yield Area(f"arena: {region.name}", None if arena is None else arena + region.offset, region.bytes)
     behind = None if arena is None else arena + plan.arena_bytes
-    yield Area("canary and prompt ids", behind, CANARY_BYTES + _IDS_ALIGN + _ID_BYTES * plan.context)
+    yield Area("canary and prompt ids", behind, _behind_bytes(plan))
     scratch = library.constants["COLIBRI_SELFTEST_BYTES"]
     end = None if board.memory is None else board.memory.ram.end - scratch
     yield Area("self-test scratch", end, scratch)

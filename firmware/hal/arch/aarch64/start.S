@@ -37,9 +37,14 @@ from_el3:
     orr     x0, x0, #0x40
     msr     s3_1_c15_c2_1, x0
 1:  mov     x0, #0x3c9              /* SPSR: EL2h, all masked */
-    msr     spsr_el3, x0
-    adr     x0, from_el2
-    msr     elr_el3, x0
+    adr     x1, from_el2
+    mrs     x2, id_aa64pfr0_el1
+    tst     x2, #0xf00              /* is there an EL2? */
+    b.ne    2f
+    mov     x0, #0x3c5              /* SPSR: EL1h, all masked */
+    adr     x1, at_el1
+2:  msr     spsr_el3, x0
+    msr     elr_el3, x1
     eret
 
 from_el2:

@@ -49,7 +49,7 @@ from colibri_sdk.image.writer import ImageWriter, SectionStream, short_utf8
 
 KV_FORMATS: Mapping[str, KvFormat] = {"f16": KvFormat.F16, "f32": KvFormat.F32, "q8": KvFormat.Q8}
 
-# Numbers in memory at once while a matrix is packed. The search for 4-bit scales holds some twenty copies of them.
+# Numbers in memory at once while a matrix is packed. The search for 4-bit scales holds several copies of them.
 _PIECE_NUMBERS = 1 << 18
 
 
@@ -160,6 +160,18 @@ def pack(
         raise UsageError(f"unknown quantisation {quant!r}", f"Choose one of {', '.join(QUANTISATIONS)}.")
     if kv not in KV_FORMATS:
         raise UsageError(f"unknown KV cache format {kv!r}", f"Choose one of {', '.join(KV_FORMATS)}.")
+    try:
+        return _pack(source, out, quant, kv, context, progress or Silent())
+    except OSError as error:
+        # The image's writer explains its own errors: this is a file of the checkpoint.
+        raise CheckpointError(
+            f"{error.filename or source} cannot be read: {error.strerror or error}",
+            "Check that the file is there and may be read.",
+            where=str(error.filename or source),
+        ) from error
+
+
+def _pack(source: Path, out: Path, quant: str, kv: str, context: int | None, progress: Progress) -> PackReport:
     with Checkpoint(source) as checkpoint:
         generation = read_json(source / "generation_config.json", required=False)
         config = dict(checkpoint.config)
@@ -168,8 +180,7 @@ def pack(
         description = architectures.describe(config, frozenset(checkpoint.tensors))
         _check_limits(description)
         checkpoint.check(description.sources(), description.ignored_tensors)
-        job = _Job(checkpoint, _limit_context(description, context), out, quant, kv, progress or Silent())
-        return job.run()
+        return _Job(checkpoint, _limit_context(description, context), out, quant, kv, progress).run()
 
 
 def _check_limits(description: ModelDescription) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from colibri_sdk import paths
 from colibri_sdk.emulator.emulator import Emulator
+from colibri_sdk.emulator.lines import SocketLine
 from colibri_sdk.errors import EmulatorError, UsageError
 
 if TYPE_CHECKING:
@@ -61,11 +62,11 @@ def _start_process(board: Board, firmware: Firmware | None, storage: Path | None
     if not program.is_file():
         raise EmulatorError(f"{program} is not built", "Build it: colibri-sdk build host")
     ours, theirs = socket.socketpair()
-    running = Emulator(board.name)
+    running = Emulator(board.name, program)
     try:
         command = [str(program), *([str(storage)] if storage else []), "--fd", str(theirs.fileno()), *arguments]
         running.launch(command, pass_fds=(theirs.fileno(),))
-        running.connect(ours)
+        running.connect(SocketLine(ours))
     except BaseException:
         ours.close()
         running.stop()

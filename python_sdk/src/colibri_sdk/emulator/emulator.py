@@ -8,11 +8,12 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
+from colibri_sdk.emulator.lines import Line
 from colibri_sdk.emulator.relay import Relay
 from colibri_sdk.errors import EmulatorError
 
@@ -20,11 +21,20 @@ STOP_SECONDS = 5.0
 LONGEST_SOCKET_PATH = 60  # of 107 that the system allows, with room for the names in the directory
 
 
+class Monitor(Protocol):
+    """Control of a running emulator."""
+
+    def execute(self, command: str, arguments: dict[str, object] | None = None) -> object: ...
+
+    def quit(self) -> None: ...
+
+
 class Emulator:
     """Made by `start`. A context manager: the process ends with it, whatever happens."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, elf: Path | None = None) -> None:
         self.name = name
+        self.elf = elf  # the firmware, for the names of its functions
         temporary = tempfile.gettempdir()
         self.directory = Path(
             tempfile.mkdtemp(prefix="colibri-", dir=temporary if len(temporary) <= LONGEST_SOCKET_PATH else "/tmp")
@@ -32,7 +42,7 @@ class Emulator:
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: BinaryIO | None = None
         self._relay: Relay | None = None
-        self._goodbye: Callable[[], None] | None = None
+        self._monitor: Monitor | None = None
         self._last_errors = ""
 
     def __enter__(self) -> Emulator:
@@ -68,6 +78,14 @@ class Emulator:
             self._last_errors = path.read_text("utf-8", "replace").strip()
         return self._last_errors
 
+    def read_memory(self, address: int, size: int) -> bytes:
+        """`size` bytes of the emulated board's memory at a physical address, as they are at this moment."""
+        if self._monitor is None:
+            raise EmulatorError(f"{self.name} has no monitor: its memory cannot be read")
+        dump = self.directory / "memory"
+        self._monitor.execute("pmemsave", {"val": address, "size": size, "filename": str(dump)})
+        return dump.read_bytes()
+
     @property
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -90,23 +108,23 @@ class Emulator:
 
     def stop(self) -> None:
         """Ends the process and its connections. What was recorded stays readable. May be called again."""
-        goodbye, self._goodbye = self._goodbye, None
-        if goodbye is not None:
-            with contextlib.suppress(Exception):
-                goodbye()
+        monitor, self._monitor = self._monitor, None
+        if monitor is not None:
+            with contextlib.suppress(Exception):  # it may be gone already: what counts is that the process ends
+                monitor.quit()
         if self._process is not None:
             for end in (None, self._process.terminate, self._process.kill):
                 if self._process.poll() is not None:
                     break
                 if end is not None:
                     end()
-                elif goodbye is None:
+                elif monitor is None:
                     continue
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(STOP_SECONDS)
         if self._relay is not None:
             self._relay.close()
-        self.errors()
+        self.errors()  # kept for later questions
         if self._errors is not None:
             self._errors.close()
             self._errors = None
@@ -129,13 +147,13 @@ class Emulator:
         except OSError as error:
             raise EmulatorError(f"{command[0]} cannot be started: {error.strerror}") from error
 
-    def connect(self, line: socket.socket) -> None:
+    def connect(self, line: Line) -> None:
         """Takes over the emulator's end of the serial line."""
         self._relay = Relay(line)
 
-    def at_stop(self, goodbye: Callable[[], None]) -> None:
-        """A polite way to end the program, tried first."""
-        self._goodbye = goodbye
+    def attach_monitor(self, monitor: Monitor) -> None:
+        """QEMU's control connection: also a polite way to end it, tried first."""
+        self._monitor = monitor
 
     def failure(self, message: str) -> EmulatorError:
         """An error with everything that helps: what the emulator printed and what the board said."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from colibri_sdk.emulator.emulator import Emulator
+from colibri_sdk.emulator.lines import Line, PipeLine, SocketLine
 from colibri_sdk.errors import ToolMissingError, UsageError
 
 if TYPE_CHECKING:
@@ -41,31 +42,27 @@ def start_qemu(
             "`colibri-sdk doctor` says which packages this machine needs.",
             tool=board.emulator.program,
         )
-    running = Emulator(board.name)
+    running = Emulator(board.name, firmware.elf if firmware else None)
     try:
-        serial_path, monitor_path = running.directory / "serial", running.directory / "monitor"
-        with _listen(serial_path) as serial, _Monitor() as monitor:
+        boot = _program(board, firmware, storage, running.directory)
+        with _Monitor() as monitor, _serial(board, running) as serial:
+            monitor_path = running.directory / "monitor"
             monitor.listen(monitor_path)
             running.launch(
                 [
                     program,
-                    *machine_arguments(board, _program(board, firmware, storage, running.directory), storage, cpu),
+                    *machine_arguments(board, boot, storage, cpu),
                     *("-S", "-display", "none", "-monitor", "none", "-parallel", "none"),
-                    *("-chardev", f"socket,id=link,path={serial_path}"),
+                    *("-chardev", f"{board.emulator.channel},id=link,path={serial.path}"),
                     *[word for _ in range(board.emulator.console) for word in ("-serial", "null")],
                     *("-serial", "chardev:link"),
                     *("-chardev", f"socket,id=monitor,path={monitor_path}", "-mon", "chardev=monitor,mode=control"),
                     *arguments,
                 ]
             )
-            line = _accept(serial, running)
-            try:
-                monitor.accept(running)
-            except BaseException:
-                line.close()
-                raise
-            running.connect(line)
-            running.at_stop(monitor.keep())
+            monitor.accept(running)
+            running.connect(serial.take(running))
+            running.attach_monitor(monitor.keep())
             monitor.execute("cont")
     except BaseException:
         running.stop()
@@ -108,27 +105,55 @@ def _program(board: Board, firmware: Firmware | None, storage: Path | None, dire
     return program
 
 
-def _listen(path: Path) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.bind(str(path))
-        listener.listen(1)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
+class _Socket:
+    """A listening socket, to which QEMU connects while it starts."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._listener.bind(str(path))
+            self._listener.listen(1)
+        except BaseException:
+            self._listener.close()
+            raise
+
+    def take(self, running: Emulator) -> Line:
+        self._listener.settimeout(READY_SECONDS)
+        try:
+            connection, _ = self._listener.accept()
+        except TimeoutError:
+            raise running.failure(
+                f"QEMU did not open {running.name}'s serial line within {READY_SECONDS:g} s"
+            ) from None
+        connection.setblocking(True)
+        return SocketLine(connection)
+
+    def close(self) -> None:
+        self._listener.close()
 
 
-def _accept(listener: socket.socket, running: Emulator) -> socket.socket:
-    listener.settimeout(POLL_SECONDS)
-    for _ in range(int(READY_SECONDS / POLL_SECONDS)):
-        with contextlib.suppress(TimeoutError):
-            line, _ = listener.accept()
-            line.setblocking(True)
-            return line
-        if not running.running:
-            raise running.failure(f"{running.name} did not start in QEMU")
-    raise running.failure(f"QEMU did not open {running.name}'s serial line within {READY_SECONDS:g} s")
+class _Pipe:
+    """Named pipes, which QEMU opens while it starts."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._line: PipeLine | None = PipeLine(path)
+
+    def take(self, running: Emulator) -> Line:
+        assert self._line is not None
+        line, self._line = self._line, None
+        line.started()
+        return line
+
+    def close(self) -> None:
+        if self._line is not None:
+            self._line.close()
+
+
+def _serial(board: Board, running: Emulator) -> contextlib.closing[_Socket | _Pipe]:
+    path = running.directory / "serial"
+    return contextlib.closing(_Pipe(path) if board.emulator.channel == "pipe" else _Socket(path))
 
 
 class _Monitor:
@@ -161,28 +186,27 @@ class _Monitor:
                 future.result(POLL_SECONDS)
                 return
             if not running.running:
-                break
+                future.cancel()
+                raise running.failure(f"{running.name} did not start in QEMU")
         future.cancel()
-        raise running.failure(f"QEMU's monitor for {running.name} did not answer")
+        raise running.failure(f"QEMU's monitor for {running.name} did not answer within {READY_SECONDS:g} s")
 
-    def execute(self, command: str) -> None:
-        self._run(self._client.execute(command))
+    def execute(self, command: str, arguments: dict[str, object] | None = None) -> object:
+        return self._run(self._client.execute(command, arguments))
 
-    def keep(self) -> Any:
-        """Stays connected after the `with` block; returns what ends QEMU and this connection."""
+    def keep(self) -> _Monitor:
+        """Stays connected after the `with` block, until quit() ends QEMU and the connection."""
         self._kept = True
+        return self
 
-        def goodbye() -> None:
-            try:
-                with contextlib.suppress(Exception):
-                    self.execute("quit")
-            finally:
-                self._close()
+    def quit(self) -> None:
+        try:
+            self.execute("quit")
+        finally:
+            self._close()
 
-        return goodbye
-
-    def _run(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(READY_SECONDS)
+    def _run(self, coroutine: Coroutine[Any, Any, object]) -> object:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(READY_SECONDS)
 
     def _close(self) -> None:
         with contextlib.suppress(Exception):

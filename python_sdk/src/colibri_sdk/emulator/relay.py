@@ -12,17 +12,20 @@ import contextlib
 import socket
 import threading
 
+from colibri_sdk.emulator.lines import Line
+
 CHUNK = 65536
 
 
 class Relay:
-    def __init__(self, line: socket.socket) -> None:
+    def __init__(self, line: Line) -> None:
         self._line = line
         self._lock = threading.Condition()
         self._record = bytearray()
         self._delivered = 0  # how much of the record a user has got
         self._user: socket.socket | None = None  # our end
-        self._closed = False
+        self._closed = False  # nothing more comes from the board
+        self._ended = False  # close was called
         self._threads = [threading.Thread(target=target, daemon=True) for target in (self._listen, self._deliver)]
         for thread in self._threads:
             thread.start()
@@ -45,8 +48,10 @@ class Relay:
         return theirs
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._line.shutdown(socket.SHUT_RDWR)
+        if self._ended:
+            return
+        self._ended = True
+        self._line.end()
         with self._lock:
             self._closed = True
             self._cut_off()
@@ -68,7 +73,7 @@ class Relay:
                 while self._user is not None and len(self._record) - self._delivered > CHUNK and not self._closed:
                     self._lock.wait()
             try:
-                data = self._line.recv(CHUNK)
+                data = self._line.receive(CHUNK)
             except OSError:
                 data = b""
             with self._lock:
@@ -111,7 +116,7 @@ class Relay:
                     data = user.recv(CHUNK)
                     if not data:
                         break
-                    self._line.sendall(data)
+                    self._line.send(data)
                 except OSError:
                     break
             with self._lock:

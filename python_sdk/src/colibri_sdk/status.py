@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Status codes: `enum colibri_status` of colibri.h, what to try at each, and the exception that stands for it.
+
+A test holds the numbers against the enum in the compiled library's debug information.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from colibri_sdk.errors import DeviceError, ImageError
+
+
+class Status(IntEnum):
+    """enum colibri_status, without its prefix."""
+
+    OK = 0
+    E_INTERNAL = -1
+    E_ARGUMENT = -2
+    E_ARENA_SIZE = -3
+    E_ARENA_ALIGN = -4
+    E_IMAGE_SIZE = -5
+    E_IMAGE_MAGIC = -6
+    E_IMAGE_VERSION = -7
+    E_IMAGE_CHECKSUM = -8
+    E_IMAGE_SECTION = -9
+    E_IMAGE_DIMENSION = -10
+    E_IMAGE_NUMBER = -11
+    E_IMAGE_EXPERT = -12
+    E_IMAGE_TOKENIZER = -13
+    E_IMAGE_UNSUPPORTED = -14
+    E_CONTEXT_FULL = -15
+    E_TOKEN_RANGE = -16
+    E_TEXT_SIZE = -17
+    E_NUMERIC = -18
+    E_CANCELLED = -19
+    E_KERNELS_UNKNOWN = -20
+    E_KERNELS_WRONG = -21
+    E_BUFFER_SIZE = -22
+    E_NO_PROMPT = -23
+    E_NO_MODEL = -40
+    E_MODEL_TOO_LARGE = -41
+    E_STORAGE = -42
+    E_STORAGE_EMPTY = -43
+    E_BUSY = -44
+    E_REQUEST = -45
+    E_REQUEST_UNKNOWN = -46
+    E_LINK_VERSION = -47
+    E_TRAP = -48
+    E_WATCHDOG = -49
+    E_LOADING = -50
+
+
+_PACK_AGAIN = "Pack the model again with `colibri-sdk pack`, and write it again."
+_VERSIONS = "Build and flash the firmware again, so that both sides are of one version."
+_BUG = "This is a bug: please report it, with the image's name and the request."
+
+_HINTS = {
+    Status.E_INTERNAL: _BUG,
+    Status.E_ARGUMENT: "Check the sampling parameters: temperature 0 to 100, top-p 0 to 1, repetition penalty >= 0.",
+    Status.E_ARENA_SIZE: "Ask `colibri-sdk plan` for the size, and give that much.",
+    Status.E_ARENA_ALIGN: "Align the arena and the image to 64 bytes.",
+    Status.E_IMAGE_SIZE: _PACK_AGAIN,
+    Status.E_IMAGE_MAGIC: "Make an image from a checkpoint with `colibri-sdk pack`.",
+    Status.E_IMAGE_VERSION: "Pack the model again with this SDK, and flash firmware of the same version.",
+    Status.E_IMAGE_CHECKSUM: "The file or the card is damaged: copy or flash the image again.",
+    Status.E_IMAGE_SECTION: _PACK_AGAIN,
+    Status.E_IMAGE_DIMENSION: _PACK_AGAIN,
+    Status.E_IMAGE_NUMBER: "The checkpoint holds a NaN or an infinity: check its weights.",
+    Status.E_IMAGE_EXPERT: _PACK_AGAIN,
+    Status.E_IMAGE_TOKENIZER: _PACK_AGAIN,
+    Status.E_IMAGE_UNSUPPORTED: _VERSIONS,
+    Status.E_CONTEXT_FULL: "Shorten the prompt, or pack the model with a larger --context.",
+    Status.E_TOKEN_RANGE: "Use token ids of this model's tokenizer.",
+    Status.E_TEXT_SIZE: "Shorten the text.",
+    Status.E_NUMERIC: "The weights may be damaged: check the image with `colibri-sdk inspect --verify`.",
+    Status.E_CANCELLED: "Ask again.",
+    Status.E_KERNELS_UNKNOWN: "Leave the kernels' choice to the device, or use `scalar`, which every build has.",
+    Status.E_KERNELS_WRONG: "Use `scalar` kernels, and report the processor and the failed operation.",
+    Status.E_BUFFER_SIZE: "Give a larger buffer.",
+    Status.E_NO_PROMPT: "Give a prompt.",
+    Status.E_NO_MODEL: "Write a model to the device with `colibri-sdk flash`.",
+    Status.E_MODEL_TOO_LARGE: "Use a smaller --quant or --context; `colibri-sdk plan --board` says what fits.",
+    Status.E_STORAGE: "Check the card or disk: is it inserted, and does it work elsewhere?",
+    Status.E_STORAGE_EMPTY: "Write a card with `colibri-sdk flash`.",
+    Status.E_BUSY: "Finish, cancel or close the running request first.",
+    Status.E_REQUEST: _VERSIONS,
+    Status.E_REQUEST_UNKNOWN: _VERSIONS,
+    Status.E_LINK_VERSION: _VERSIONS,
+    Status.E_TRAP: "Restart the device; report the address and the registers.",
+    Status.E_WATCHDOG: "Restart the device; report the address and the registers.",
+    Status.E_LOADING: "Wait until the model is loaded: `Device.info().state` says so.",
+}
+
+
+def hint(status: int) -> str:
+    """What to try when this status comes; empty for OK and for codes that this version does not know."""
+    try:
+        return _HINTS.get(Status(status), "")
+    except ValueError:
+        return ""
+
+
+def failure(status: int, sentence: str, *, subject: str, where: str, got: int, wanted: int) -> DeviceError | ImageError:
+    """The exception of a negative status: ImageError where the image is at fault, DeviceError where the device refuses.
+
+    `subject` names what was worked on; `where`, `got` and `wanted` are the device's struct colibri_detail.
+    """
+    message = f"{subject}: {sentence}"
+    if where:
+        message += f" ({where}: {got}, wanted {wanted})"
+    kind = ImageError if Status.E_IMAGE_UNSUPPORTED <= status <= Status.E_IMAGE_SIZE else DeviceError
+    return kind(message, hint(status), status=status, where=where, got=got, wanted=wanted)

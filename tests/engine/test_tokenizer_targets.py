@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ids of the tokenizers library on the boards' processors too, under QEMU's user mode."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from colibri_sdk.convert.template import compile_template
+from native import ENGINE, FLAGS, ROOT
+from tokenizer_native import HUMMINGBIRD, SOURCES, Reference, all_references
+
+TARGETS = {
+    "host": ("cc", ""),
+    "aarch64": ("aarch64-linux-gnu-gcc", "qemu-aarch64"),
+    "riscv64": ("riscv64-linux-gnu-gcc", "qemu-riscv64"),
+}
+CHAT = "be brief: {{ messages[0]['content'] }}\n"
+
+
+def corpus() -> list[str]:
+    """The demo's prompts, every script and class of character, long runs; the same in every run."""
+    lines = (HUMMINGBIRD / "eval.jsonl").read_text("utf-8").splitlines()[:100]
+    texts = [text for line in lines for text in json.loads(line).values()]
+    source = random.Random(20)
+    points = [point for point in range(0x20000) if not 0xD800 <= point < 0xE000]
+    texts += ["".join(map(chr, source.choices(points, k=40))) for _ in range(200)]
+    pieces = [" ", "  ", "\n", "\t", "\u3000", "aab", "it's", "we'll", "12", "\u0663\u0664", "\u4e2d\u6587", "e\u0301"]
+    pieces += ["\U0001f469\u200d\U0001f52c", "<|user|>", "?!", "\x00", "\x85"]
+    texts += ["".join(source.choices(pieces, k=20)) for _ in range(200)]
+    return [*texts, "", "a" * 5000, " " * 5000, "ab" * 2000, "\u4e2d" * 1000, "0123456789" * 300]
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reference]:
+    return all_references(tmp_path_factory.mktemp("json"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_ids_are_the_library_s(target: str, references: dict[str, Reference], tmp_path: Path) -> None:
+    compiler, runner = TARGETS[target]
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
+    program = tmp_path / "tokenizer_ids"
+    sources = [ENGINE / name for name in SOURCES] + [ROOT / "tests" / "engine" / "tokenizer_ids.c"]
+    command = [compiler, *FLAGS, "-O2", "-static", f"-I{ENGINE}", *map(str, sources), "-o", str(program)]
+    subprocess.run(command, check=True, timeout=120)
+
+    expected = []
+    with (tmp_path / "cases").open("wb") as out:
+        for reference in references.values():
+            section = reference.compiled.section
+            template = compile_template(CHAT, reference.compiled)
+            for text in corpus():
+                data = text.encode()
+                out.write(struct.pack("<4I", len(section), len(template), len(data), reference.vocab))
+                out.write(section + template + data)
+                framed = reference.ids(f"be brief: {text}")
+                ids = [f"{token}" for token in framed] + ["|"] + [f"{token}" for token in reference.ids(text)]
+                expected.append(" ".join(["0", "0", *ids]))
+    run = [runner, str(program)] if runner else [str(program)]
+    done = subprocess.run([*run, tmp_path / "cases"], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(expected) > 2000
+    wrong = [index for index, (line, ids) in enumerate(zip(lines, expected, strict=True)) if line != ids]
+    assert wrong == []

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs and libraries of the link's tests, compiled once per session."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from link import native
+
+
+@pytest.fixture(scope="session")
+def vectors() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((native.HERE / "vectors.json").read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.fixture(scope="session")
+def build_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("link")
+
+
+class LineTool:
+    """The device's frame code behind lines of text (line_tool.c)."""
+
+    def __init__(self, program: Path) -> None:
+        self._process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, *words: object) -> str:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(" ".join(map(str, words)) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer.endswith("\n"), "the tool has ended: see its report above"
+        return answer.strip()
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        assert self._process.wait(timeout=10) == 0
+
+
+def hexed(data: bytes) -> str:
+    return data.hex() or "-"
+
+
+@pytest.fixture(scope="session")
+def line_tool(build_directory: Path) -> Iterator[LineTool]:
+    sources = [native.HERE / "line_tool.c", *(native.RUNTIME / name for name in ("cobs.c", "frame.c", "messages.c"))]
+    tool = LineTool(
+        native.compile_c(build_directory / "line_tool", [*sources, native.ENGINE / "crc32.c"], native.SANITIZE)
+    )
+    yield tool
+    tool.close()
+
+
+@pytest.fixture(scope="session")
+def sim_library(build_directory: Path) -> Path:
+    sources = [native.HERE / "sim.c", *native.runtime_sources(), *native.FAKE_ENGINE]
+    return native.compile_c(build_directory / "sim.so", sources, native.UNDEFINED)
+
+
+@pytest.fixture(scope="session")
+def fake_host(build_directory: Path) -> Path:
+    """colibri-host with the fake engine, under the sanitizers."""
+    sources = [*native.host_board_sources(), *native.runtime_sources(), *native.FAKE_ENGINE]
+    return native.compile_c(build_directory / "fake-host", sources, native.SANITIZE)
+
+
+@pytest.fixture(scope="session")
+def fake_image(build_directory: Path) -> Path:
+    path = build_directory / "fake.colibri"
+    path.write_bytes(b"C" * 8192)
+    return path
+
+
+@pytest.fixture
+def run_host(fake_host: Path, fake_image: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """run_host(*options) starts the fake host; it must end cleanly, or be still alive, at the test's end."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start(*options: str, image: bool = True, pass_fds: Sequence[int] = (), **more: Any) -> subprocess.Popen[bytes]:
+        command = [str(fake_host), *([str(fake_image)] if image else []), *options]
+        running.append(subprocess.Popen(command, pass_fds=pass_fds, stderr=subprocess.PIPE, **more))
+        return running[-1]
+
+    yield start
+    for process in running:
+        if process.poll() is None:
+            process.terminate()
+        _, errors = process.communicate(timeout=20)
+        assert b"Sanitizer" not in errors and b"runtime error" not in errors, errors.decode()
+
+
+@pytest.fixture(scope="session")
+def hexed_bytes() -> Callable[[bytes], str]:
+    return hexed

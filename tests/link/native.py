@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles the C side of the tests: with the sanitizers, warnings as errors, once per session."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = ROOT / "tests" / "link"
+RUNTIME = ROOT / "firmware" / "runtime"
+ENGINE = ROOT / "firmware" / "engine"
+
+WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wconversion", "-Werror"]
+SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
+# In a library that Python loads, AddressSanitizer would have to be loaded before Python itself.
+UNDEFINED = ["-fsanitize=undefined", "-fno-sanitize-recover=all", "-fPIC", "-shared"]
+# What the runtime needs of the engine beside the engine itself.
+ENGINE_PARTS = [ENGINE / "crc32.c", ENGINE / "sha256.c", ENGINE / "status.c"]
+FAKE_ENGINE = [HERE / "fake_engine.c", *ENGINE_PARTS]
+
+
+def runtime_sources() -> list[Path]:
+    return sorted(RUNTIME.glob("*.c"))
+
+
+def host_board_sources() -> list[Path]:
+    return sorted((ROOT / "host_tools" / "host_board").glob("*.c"))
+
+
+def compile_c(out: Path, sources: Sequence[Path], flags: Sequence[str]) -> Path:
+    """Compiles and links `sources` to `out`; a failure shows the compiler's own words."""
+    compiler = os.environ.get("CC", "gcc")
+    command = [compiler, *WARNINGS, "-O1", "-g", "-ffp-contract=off", *flags, *map(str, sources), "-o", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
+    return out

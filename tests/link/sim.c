@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * sim.c: the device's runtime as a library in virtual time. The board's console is two buffers and its clock a
+ * counter; whenever the device waits, or has computed for a while, the test's `step` is called: it takes what the
+ * device wrote, moves the clock, and gives what the device is to read. A whole chaos run of minutes takes
+ * milliseconds and is the same each time. */
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../firmware/hal/hal.h"
+#include "../../firmware/runtime/runtime.h"
+
+#define MICROSECONDS 1000000u
+#define BUFFER 65536u
+#define COMPUTE_US 200u /* between two steps while the device does not wait */
+
+/* Returns the number of bytes put into rx, SIM_STOP or SIM_CRASH. *time is moved on by at least 1 and is not to
+ * pass `until` by much. */
+typedef int (*sim_step)(uint64_t *time, uint64_t until, const uint8_t *tx, uint32_t tx_bytes, uint8_t *rx,
+                        uint32_t rx_capacity);
+enum { SIM_STOP = -1, SIM_CRASH = -2 };
+enum { SIM_STOPPED = 1, SIM_RESET = 2, SIM_CRASHED = 3 };
+
+struct hal_board hal_board;
+
+static sim_step step;
+static jmp_buf leave;
+static uint64_t time_now;
+static uint64_t last_step;
+static uint8_t tx[BUFFER], rx[BUFFER];
+static uint32_t tx_bytes, rx_at, rx_bytes;
+static uint8_t memory[262144] __attribute__((aligned(4096)));
+static uint8_t image[4096] __attribute__((aligned(64))) = "C";
+
+static void run_step(uint64_t until)
+{
+    int got = step(&time_now, until, tx, tx_bytes, rx, BUFFER);
+    tx_bytes = 0;
+    rx_at = 0;
+    rx_bytes = 0;
+    last_step = time_now;
+    if (got == SIM_STOP) {
+        longjmp(leave, SIM_STOPPED);
+    }
+    if (got == SIM_CRASH) {
+        longjmp(leave, SIM_CRASHED);
+    }
+    rx_bytes = (uint32_t)got;
+}
+
+static size_t console_read(const void *config, void *state, uint8_t *data, size_t capacity)
+{
+    (void)config;
+    (void)state;
+    if (rx_at == rx_bytes && time_now - last_step >= COMPUTE_US) {
+        run_step(time_now + 1);
+    }
+    size_t bytes = rx_bytes - rx_at < capacity ? rx_bytes - rx_at : capacity;
+    memcpy(data, rx + rx_at, bytes);
+    rx_at += (uint32_t)bytes;
+    return bytes;
+}
+
+static void console_write(const void *config, void *state, const uint8_t *data, size_t bytes)
+{
+    (void)config;
+    (void)state;
+    for (size_t i = 0; i < bytes && tx_bytes < BUFFER; i++) {
+        tx[tx_bytes++] = data[i];
+    }
+    if (hal_board.link_baud != 0) {
+        time_now += bytes * 10u * MICROSECONDS / hal_board.link_baud; /* as a UART blocks */
+    }
+}
+
+static void console_wait(const void *config, void *state, uint32_t milliseconds)
+{
+    (void)config;
+    (void)state;
+    if (rx_at == rx_bytes) {
+        run_step(time_now + milliseconds * 1000ull);
+    }
+}
+
+static const struct hal_console_api console_api = {.read = console_read, .write = console_write, .wait = console_wait};
+
+static uint64_t clock_ticks(const void *config, const void *state)
+{
+    (void)config;
+    (void)state;
+    time_now += 5; /* looking at the clock stands for all other work */
+    return time_now;
+}
+
+static uint64_t clock_rate(const void *config, const void *state)
+{
+    (void)config;
+    (void)state;
+    return MICROSECONDS;
+}
+
+static const struct hal_clock_api clock_api = {.ticks = clock_ticks, .ticks_per_second = clock_rate};
+
+static void power_reset(const void *config)
+{
+    (void)config;
+    longjmp(leave, SIM_RESET);
+}
+
+static const struct hal_power_api power_api = {.reset = power_reset};
+
+void hal_provoke_fault(uint32_t kind)
+{
+    (void)kind;
+}
+
+/* Runs the device from reset until `step` says stop or crash, or the device resets itself. */
+int sim_run(sim_step callback, uint64_t *time, uint32_t baud)
+{
+    step = callback;
+    time_now = *time;
+    last_step = time_now;
+    tx_bytes = 0;
+    rx_at = 0;
+    rx_bytes = 0;
+    hal_board = (struct hal_board){.name = "sim",
+                                   .architecture = "virtual",
+                                   .console = {.api = &console_api},
+                                   .clock = {.api = &clock_api},
+                                   .power = {.api = &power_api},
+                                   .link_baud = baud,
+                                   .memory = memory,
+                                   .memory_bytes = sizeof memory,
+                                   .mapped_model = image,
+                                   .mapped_model_bytes = sizeof image};
+    int reason = setjmp(leave);
+    if (reason == 0) {
+        runtime_main();
+    }
+    *time = time_now;
+    return reason;
+}
