@@ -188,8 +188,9 @@ enum col_router_score {
     COL_SCORE_LOGIT = 1,   /* the logit itself; the weights are a softmax over the chosen */
     COL_SCORE_SOFTMAX = 2, /* softmax over all experts */
     COL_SCORE_SIGMOID = 3, /* 1 / (1 + exp(-logit)) */
-    COL_SCORE_INTEGER = 4, /* as COL_SCORE_LOGIT in integers: logits are rounded to steps of 1 / integer_scale, the softmax
-                              is looked up in integer_table, weights are Q16.16 */
+    COL_SCORE_INTEGER = 4, /* as COL_SCORE_LOGIT in integers: logits are rounded to steps of 1 / integer_scale, fine enough
+                              that nearly no two experts tie; the softmax is looked up in integer_table, whose entries are
+                              2^integer_shift steps apart; weights are Q16.16 */
     COL_SCORE_HASH = 5     /* no logits: choice i of a token is expert ((col_token_hash(id, i) % experts) ^ layer) % experts, or the
                               next free one above it (modulo experts); all weights are 1 / top_k */
 };
@@ -223,11 +224,12 @@ struct col_router {
     uint32_t map_first;     /* dynamic expert map: with a prompt of n tokens, experts 0 .. map_first + n / map_tokens - 1 */
     uint32_t map_tokens;    /* are in use; both 0: all are */
     float integer_scale;    /* COL_SCORE_INTEGER: steps per unit of logit; else 0 */
-    uint32_t reserved[5];
+    uint32_t integer_shift; /* COL_SCORE_INTEGER: see integer_table, at most COL_MAX_INTEGER_SHIFT; else 0 */
+    uint32_t reserved[4];
     struct col_linear gate;           /* [experts][hidden]; COL_SCORE_HASH: does not exist */
     struct col_tensor correction;     /* may not exist: [experts] */
-    struct col_tensor integer_table;  /* COL_SCORE_INTEGER: [256], entry i is 65536 exp(-i / integer_scale) rounded; else
-                                         does not exist */
+    struct col_tensor integer_table;  /* COL_SCORE_INTEGER: [256], entry i is 65536 exp(-i 2^integer_shift / integer_scale)
+                                         rounded; else does not exist */
 };
 COL_ASSERT_SIZE(struct col_router, 192);
 

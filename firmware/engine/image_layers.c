@@ -261,7 +261,8 @@ static colibri_status check_router(struct col_image *image, const struct col_rou
     const bool integer = r->score == COL_SCORE_INTEGER;
     COL_REQUIRE(check_number(r->integer_scale, integer ? finite_positive(r->integer_scale) : r->integer_scale == 0.0f,
                              "integer_scale", detail));
-    if (!col_all_zero(r->reserved, 5)) {
+    COL_REQUIRE(check_range(r->integer_shift, 0, integer ? COL_MAX_INTEGER_SHIFT : 0u, "integer_shift", detail));
+    if (!col_all_zero(r->reserved, 4)) {
         return col_fail(COLIBRI_E_IMAGE_SECTION, detail, "layers", 1, 0);
     }
     /* What has no scores can't correct or group them. */

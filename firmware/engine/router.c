@@ -135,8 +135,9 @@ static void choose(const struct colibri *engine, const struct col_router *r, uin
     }
 }
 
-/* The softmax of the chosen in integers: whole steps below the largest logit look up their exponential, and a weight is
- * a Q16.16 share of their sum. Only the rounding of the logits themselves is done in floats. */
+/* The softmax of the chosen in integers: the distance below the largest logit, rounded to the table's steps, looks up its
+ * exponential, and a weight is a Q16.16 share of their sum. Only the rounding of the logits themselves is done in floats.
+ */
 static void choose_integer(const struct colibri *engine, const struct col_router *r, uint32_t in_use, float *logits,
                            uint32_t *ids, float *weight)
 {
@@ -151,11 +152,12 @@ static void choose_integer(const struct colibri *engine, const struct col_router
     top_k(logits, &field, r->top_k, ids);
     const int32_t largest = (int32_t)logits[ids[0]];
     sort_ascending(ids, r->top_k);
+    const uint32_t half = (1u << r->integer_shift) >> 1;
     uint32_t share[COL_MAX_TOP_K];
     uint32_t sum = 0;
     for (uint32_t i = 0; i < r->top_k; i++) {
-        const int32_t below = largest - (int32_t)logits[ids[i]];
-        const float entry = table[below < 255 ? below : 255];
+        const uint32_t below = ((uint32_t)(largest - (int32_t)logits[ids[i]]) + half) >> r->integer_shift;
+        const float entry = table[below < 255u ? below : 255u];
         share[i] = entry > 0.0f ? (uint32_t)(entry < 65536.0f ? entry : 65536.0f) : 0u;
         sum += share[i];
     }

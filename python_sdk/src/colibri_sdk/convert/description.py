@@ -175,6 +175,7 @@ class Router:
     map_first: int = 0
     map_tokens: int = 0
     integer_scale: float = 0.0
+    integer_shift: int = 0
     correction: TensorSource | None = None
     integer_table: TensorSource | None = None
 
@@ -191,6 +192,7 @@ class Router:
             "map_first": self.map_first,
             "map_tokens": self.map_tokens,
             "integer_scale": self.integer_scale,
+            "integer_shift": self.integer_shift,
         }
 
     def tensors(self) -> Parts:

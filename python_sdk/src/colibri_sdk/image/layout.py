@@ -34,6 +34,7 @@ MAX_CONTEXT = 1 << 22
 MAX_LAYERS = 4096
 MAX_EXPERTS = 65536
 MAX_TOP_K = 64
+MAX_INTEGER_SHIFT = 16
 
 
 class Prng(IntEnum):
@@ -248,7 +249,8 @@ ROUTER = np.dtype(
         ("map_first", "<u4"),
         ("map_tokens", "<u4"),
         ("integer_scale", "<f4"),
-        ("reserved", "<u4", (5,)),
+        ("integer_shift", "<u4"),
+        ("reserved", "<u4", (4,)),
         ("gate", LINEAR),
         ("correction", TENSOR),
         ("integer_table", TENSOR),
@@ -332,6 +334,7 @@ CONSTANTS: dict[str, int] = {
     "COL_MAX_LAYERS": MAX_LAYERS,
     "COL_MAX_EXPERTS": MAX_EXPERTS,
     "COL_MAX_TOP_K": MAX_TOP_K,
+    "COL_MAX_INTEGER_SHIFT": MAX_INTEGER_SHIFT,
 }
 
 # The C struct that each dtype mirrors.
