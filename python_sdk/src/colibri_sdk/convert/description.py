@@ -17,6 +17,7 @@ import numpy.typing as npt
 from colibri_sdk.image.layout import Activation, GroupScore, QkNorm, RouterScore
 
 Floats = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.int64]
 
 
 class Role(Enum):
@@ -37,8 +38,10 @@ class TensorSource:
 
     `stored_shape` is the shape of the checkpoint's tensor `name`. `expert` picks one plane of a three-dimensional (or
     one row of a two-dimensional) tensor that holds all experts; `first_row` is where the wanted rows start in a matrix
-    that holds several. `transform` makes the wanted [rows][cols] out of the whole stored plane, where rows have to be
-    sorted, picked or transposed; `scale` multiplies every number. `constant` are numbers that stand in no checkpoint.
+    that holds several. `order` names the wanted rows of the stored plane (or the numbers of a vector) one by one, where
+    they have to be sorted or picked: rows stay whole, so their quantised blocks can be taken over. `transform` makes the
+    wanted [rows][cols] out of the whole stored plane where even that does not do. `scale` multiplies every number.
+    `constant` are numbers that stand in no checkpoint.
     """
 
     name: str
@@ -47,6 +50,7 @@ class TensorSource:
     stored_shape: tuple[int, ...]
     expert: int | None = None
     first_row: int = 0
+    order: Rows | None = None
     transform: Callable[[Floats], Floats] | None = None
     scale: float = 1.0
     is_vector: bool = False

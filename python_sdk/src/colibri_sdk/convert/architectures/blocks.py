@@ -12,33 +12,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from colibri_sdk.convert import rotary
 from colibri_sdk.convert.architectures import keys
 from colibri_sdk.convert.description import (
     Attention,
     Ffn,
-    Floats,
     LayerDescription,
     Linear,
     ModelDescription,
     Rope,
     Router,
+    Rows,
     TensorSource,
 )
 from colibri_sdk.errors import CheckpointError
 from colibri_sdk.image.layout import MAX_EOS, MAX_EXPERTS, MAX_LAYERS, QkNorm, RouterScore
 
-Rows = npt.NDArray[np.int64]
-
 # Names of gate, up and down in a feed-forward block.
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
-
-
-def take_rows(order: Rows) -> Callable[[Floats], Floats]:
-    """A transform that picks rows of a matrix, or numbers of a vector, in this order."""
-    return lambda whole: whole[order]
 
 
 def pair_halves(dim: int, rotary_dim: int) -> Rows:
@@ -47,9 +39,11 @@ def pair_halves(dim: int, rotary_dim: int) -> Rows:
     return np.concatenate([np.arange(0, rotary_dim, 2), np.arange(1, rotary_dim, 2), np.arange(rotary_dim, dim)])
 
 
-def all_heads(order: Rows, heads: int) -> Rows:
-    """The same order in each of `heads` heads that stand below each other."""
-    return np.concatenate([order + head * order.size for head in range(heads)])
+def all_heads(order: Rows, heads: int, rows: int | None = None) -> Rows:
+    """The same order in each of `heads` heads that stand below each other, each of `rows` rows, by default as many as
+    `order` takes."""
+    height = order.size if rows is None else rows
+    return np.concatenate([order + head * height for head in range(heads)])
 
 
 @dataclass(frozen=True)
@@ -105,16 +99,9 @@ class Facts:
         self, name: str, rows: int, cols: int, *, bias: bool = False, order: Rows | None = None, scale: float = 1.0
     ) -> Linear:
         """name.weight and, with `bias`, name.bias; rows in `order`, all times `scale`."""
-        weight = TensorSource.matrix(f"{name}.weight", rows, cols, scale=scale)
-        vector = TensorSource.vector(f"{name}.bias", rows, scale=scale) if bias else None
-        if order is None:
-            return Linear(weight, vector)
-        pick = take_rows(order)
         return Linear(
-            TensorSource(weight.name, rows, cols, (rows, cols), transform=pick, scale=scale),
-            None
-            if vector is None
-            else TensorSource(vector.name, 1, rows, (rows,), transform=pick, scale=scale, is_vector=True),
+            TensorSource(f"{name}.weight", rows, cols, (rows, cols), order=order, scale=scale),
+            TensorSource(f"{name}.bias", 1, rows, (rows,), order=order, scale=scale, is_vector=True) if bias else None,
         )
 
     def attention(

@@ -16,7 +16,7 @@ import numpy as np
 
 from colibri_sdk.convert import rotary
 from colibri_sdk.convert.architectures import keys
-from colibri_sdk.convert.architectures.blocks import Facts, Rows, all_heads, pair_halves
+from colibri_sdk.convert.architectures.blocks import Facts, all_heads, pair_halves
 from colibri_sdk.convert.description import (
     Attention,
     Ffn,
@@ -25,6 +25,7 @@ from colibri_sdk.convert.description import (
     ModelDescription,
     Rope,
     Router,
+    Rows,
     TensorSource,
 )
 from colibri_sdk.image.layout import GroupScore, QkNorm, RouterScore
@@ -131,10 +132,14 @@ def _latent_attention(facts: Facts, prefix: str, rope: Rope) -> Attention:
         keys_part = whole.reshape(heads, each, latent)[:, :nope]
         return np.ascontiguousarray(keys_part.transpose(0, 2, 1)).reshape(heads * latent, nope)
 
-    def expand(whole: Floats) -> Floats:
-        return np.ascontiguousarray(whole.reshape(heads, each, latent)[:, nope:]).reshape(heads * values, latent)
-
-    expansion, shape = f"{own}.kv_b_proj.weight", (heads * each, latent)
+    if f"{own}.k_b_proj.weight" in facts.tensors:  # taken apart and turned round already
+        absorbing = TensorSource.matrix(f"{own}.k_b_proj.weight", heads * latent, nope)
+        expanding = TensorSource.matrix(f"{own}.v_b_proj.weight", heads * values, latent)
+    else:
+        expansion, shape = f"{own}.kv_b_proj.weight", (heads * each, latent)
+        absorbing = TensorSource(expansion, heads * latent, nope, shape, transform=absorb)
+        value_rows = all_heads(np.arange(nope, each), heads, each)
+        expanding = TensorSource(expansion, heads * values, latent, shape, order=value_rows)
     query = f"{own}.q_proj" if low is None else f"{own}.q_b_proj"
     return Attention(
         heads=heads,
@@ -155,8 +160,8 @@ def _latent_attention(facts: Facts, prefix: str, rope: Rope) -> Attention:
         key=facts.linear(f"{own}.kv_a_proj_with_mqa", turning + latent, hidden, bias=bias, order=key_order),
         value=None,
         key_norm=TensorSource.vector(f"{own}.kv_a_layernorm.weight", latent),
-        absorb=TensorSource(expansion, heads * latent, nope, shape, transform=absorb),
-        expand=TensorSource(expansion, heads * values, latent, shape, transform=expand),
+        absorb=absorbing,
+        expand=expanding,
         output=facts.linear(f"{own}.o_proj", hidden, heads * values, bias=bias),
     )
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """gpt-oss: biases everywhere, attention sinks, a sliding window in every other layer, clamped SwiGLU, YaRN.
 
-Experts are stored the other way round, [experts][inputs][outputs], gate and up as even and odd outputs. Where they are
-in MXFP4, as published, mxfp4.py widens them.
+Experts are stored together, gate and up as even and odd outputs: in floats with a row for each input, in MXFP4, as
+published, with a row for each output (mxfp4.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ import numpy as np
 
 from colibri_sdk.convert.architectures import keys
 from colibri_sdk.convert.architectures.blocks import Facts, windows
-from colibri_sdk.convert.description import Ffn, Floats, LayerDescription, Linear, ModelDescription, TensorSource
+from colibri_sdk.convert.description import (
+    Ffn,
+    Floats,
+    LayerDescription,
+    Linear,
+    ModelDescription,
+    Rows,
+    TensorSource,
+)
 from colibri_sdk.image.layout import Activation, RouterScore
 
 CLASSES = ("GptOssForCausalLM",)
@@ -33,7 +41,7 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
             attention=facts.attention(prefix, rope, bias=bias, output_bias=bias, window=window[index], sinks=True),
             norm=facts.post_norm(prefix),
             router=facts.router(f"{prefix}.mlp.router", experts, RouterScore.LOGIT, bias=True),
-            experts=tuple(_expert(f"{prefix}.mlp.experts", e, experts, width, facts.hidden) for e in range(experts)),
+            experts=tuple(_expert(facts, f"{prefix}.mlp.experts", e, experts, width) for e in range(experts)),
             activation=Activation.SWIGLU_CLAMPED,
             limit=keys.positive_number(config, "swiglu_limit", 7.0),
             alpha=keys.positive_number(config, "swiglu_alpha", 1.702),
@@ -42,31 +50,35 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
     return facts.model(layer, rope)
 
 
-def _turned(part: slice) -> Any:
-    def transform(whole: Floats) -> Floats:
-        return np.ascontiguousarray(whole[:, part].T)
-
-    return transform
-
-
-def _expert(prefix: str, index: int, count: int, width: int, hidden: int) -> Ffn:
+def _expert(facts: Facts, prefix: str, index: int, count: int, width: int) -> Ffn:
+    """One expert in any of three spellings: a tensor for each matrix of each expert; all experts in one tensor, rows
+    being inputs; the same in MXFP4, rows being outputs."""
+    hidden = facts.hidden
+    if f"{prefix}.{index}.gate_proj.weight" in facts.tensors:
+        return facts.block(f"{prefix}.{index}", width, bias=True)
     both, down = f"{prefix}.gate_up_proj", f"{prefix}.down_proj"
+    even, odd = np.arange(0, 2 * width, 2), np.arange(1, 2 * width, 2)
 
-    def half(part: slice) -> Linear:
-        def pick(whole: Floats) -> Floats:
-            return np.ascontiguousarray(whole[part])
+    def matrix(name: str, rows: Rows, outputs: int, inputs: int) -> TensorSource:
+        """The outputs `rows` of the `outputs` that an expert has in tensor `name`."""
+        if f"{name}_blocks" in facts.tensors:
+            packed = (count, outputs, inputs)
+            return TensorSource(f"{name}_blocks", rows.size, inputs, packed, expert=index, order=rows)
 
-        shape = (count, hidden, 2 * width)
-        return Linear(
-            TensorSource(both, width, hidden, shape, expert=index, transform=_turned(part)),
-            TensorSource(f"{both}_bias", 1, width, (count, 2 * width), expert=index, transform=pick, is_vector=True),
-        )
+        def turn(whole: Floats) -> Floats:
+            return np.ascontiguousarray(whole[:, rows].T)
+
+        return TensorSource(name, rows.size, inputs, (count, inputs, outputs), expert=index, transform=turn)
+
+    def bias(name: str, rows: Rows, outputs: int) -> TensorSource:
+        shape = (count, outputs)
+        return TensorSource(f"{name}_bias", 1, rows.size, shape, expert=index, order=rows, is_vector=True)
+
+    def linear(name: str, rows: Rows, outputs: int, inputs: int) -> Linear:
+        return Linear(matrix(name, rows, outputs, inputs), bias(name, rows, outputs))
 
     return Ffn(
-        gate=half(slice(0, None, 2)),
-        up=half(slice(1, None, 2)),
-        down=Linear(
-            TensorSource(down, hidden, width, (count, width, hidden), expert=index, transform=_turned(slice(None))),
-            TensorSource(f"{down}_bias", 1, hidden, (count, hidden), expert=index, is_vector=True),
-        ),
+        gate=linear(both, even, 2 * width, hidden),
+        up=linear(both, odd, 2 * width, hidden),
+        down=linear(down, np.arange(hidden), hidden, width),
     )
