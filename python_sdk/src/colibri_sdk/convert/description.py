@@ -39,8 +39,8 @@ class TensorSource:
     `stored_shape` is the shape of the checkpoint's tensor `name`. `expert` picks one plane of a three-dimensional (or
     one row of a two-dimensional) tensor that holds all experts; `first_row` is where the wanted rows start in a matrix
     that holds several. `order` names the wanted rows of the stored plane (or the numbers of a vector) one by one, where
-    they have to be sorted or picked: rows stay whole, so their quantised blocks can be taken over. `transform` makes the
-    wanted [rows][cols] out of the whole stored plane where even that does not do. `scale` multiplies every number.
+    they have to be sorted or picked: rows stay whole, so their quantised blocks can be taken over. `transform` makes
+    the wanted [rows][cols] out of the whole stored plane where even that does not do. `scale` multiplies every number.
     `constant` are numbers that stand in no checkpoint.
     """
 

@@ -51,7 +51,7 @@ class Mxfp4:
         """[rows][cols] float32, exact; NaN where a block's exponent says so."""
         scale = np.ldexp(np.float32(1.0), self.exponents.astype(np.int32) - _HALF)
         scale = np.where(self.exponents == _NAN, np.float32(np.nan), scale).astype(np.float32)
-        return (_DOUBLED[self.codes] * scale[..., np.newaxis]).reshape(self.codes.shape[0], -1)
+        return (_DOUBLED[self.codes].astype(np.float32) * scale[..., np.newaxis]).reshape(self.codes.shape[0], -1)
 
     def integers(self) -> IntegerBlocks | None:
         """The same numbers as int8 blocks; None where a power of two lies outside binary16."""

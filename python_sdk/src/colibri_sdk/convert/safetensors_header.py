@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from colibri_sdk.convert.weights import StoredTensor
 from colibri_sdk.errors import CheckpointError
 
 # As in the safetensors library: a longer header is refused, whatever the file's size.
@@ -28,22 +28,6 @@ _OTHER_DTYPES: dict[str, int] = {
 }  # fmt: skip
 
 _DOWNLOAD_AGAIN = "The file is damaged or was not downloaded to its end: fetch it again."
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """What a shard's header says about one tensor."""
-
-    name: str
-    shard: Path
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int  # bytes from the start of the shard's data
-    end: int
-
-    @property
-    def bytes(self) -> int:
-        return self.end - self.begin
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
