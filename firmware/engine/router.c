@@ -135,9 +135,28 @@ static void choose(const struct colibri *engine, const struct col_router *r, uin
     }
 }
 
-/* The softmax of the chosen in integers: the distance below the largest logit, rounded to the table's steps, looks up its
- * exponential, and a weight is a Q16.16 share of their sum. Only the rounding of the logits themselves is done in floats.
- */
+static uint32_t table_entry(const float *table, uint32_t i)
+{
+    const float entry = table[i];
+    return entry > 0.0f ? (uint32_t)(entry < 65536.0f ? entry : 65536.0f) : 0u;
+}
+
+/* 65536 times the exponential of minus `below` steps: between two entries of the table on a straight line, and the last
+ * entry from there on. */
+static uint32_t integer_exp(const struct col_router *r, const float *table, uint32_t below)
+{
+    const uint32_t i = below >> r->integer_shift;
+    if (i >= 255u) {
+        return table_entry(table, 255u);
+    }
+    const uint64_t step = (uint64_t)1 << r->integer_shift;
+    const uint64_t part = below & (step - 1u);
+    const uint64_t sum = table_entry(table, i) * (step - part) + table_entry(table, i + 1u) * part;
+    return (uint32_t)((sum + (step >> 1)) >> r->integer_shift);
+}
+
+/* The softmax of the chosen in integers: each looks up the exponential of its distance below the largest logit, and a weight
+ * is a Q16.16 share of their sum. Only the rounding of the logits themselves is done in floats. */
 static void choose_integer(const struct colibri *engine, const struct col_router *r, uint32_t in_use, float *logits,
                            uint32_t *ids, float *weight)
 {
@@ -152,13 +171,10 @@ static void choose_integer(const struct colibri *engine, const struct col_router
     top_k(logits, &field, r->top_k, ids);
     const int32_t largest = (int32_t)logits[ids[0]];
     sort_ascending(ids, r->top_k);
-    const uint32_t half = (1u << r->integer_shift) >> 1;
     uint32_t share[COL_MAX_TOP_K];
     uint32_t sum = 0;
     for (uint32_t i = 0; i < r->top_k; i++) {
-        const uint32_t below = ((uint32_t)(largest - (int32_t)logits[ids[i]]) + half) >> r->integer_shift;
-        const float entry = table[below < 255u ? below : 255u];
-        share[i] = entry > 0.0f ? (uint32_t)(entry < 65536.0f ? entry : 65536.0f) : 0u;
+        share[i] = integer_exp(r, table, (uint32_t)(largest - (int32_t)logits[ids[i]]));
         sum += share[i];
     }
     for (uint32_t i = 0; i < r->top_k; i++) {

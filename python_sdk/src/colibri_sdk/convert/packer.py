@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packs a Hugging Face checkpoint into an image.
+"""Packs a checkpoint, a Hugging Face directory or a GGUF file, into an image.
 
 Everything that can be decided from names and shapes is decided first: the layout of the whole image, before the first
 weight is read. Then the weights stream through, a few rows at a time, in the order in which they lie in the image.
@@ -7,8 +7,9 @@ weight is read. Then the weights stream through, a few rows at a time, in the or
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,16 @@ import numpy as np
 
 from colibri_sdk import __version__
 from colibri_sdk.convert import architectures, rotary
-from colibri_sdk.convert.card import ChatFacts, build_card, chat_facts, encode_card, hash_files, source_files
-from colibri_sdk.convert.checkpoint import Checkpoint, read_json
-from colibri_sdk.convert.description import LayerDescription, ModelDescription, Role, TensorSource
-from colibri_sdk.convert.progress import Progress, Silent
-from colibri_sdk.convert.quantize import pack_tensor
+from colibri_sdk.convert.card import build_card, encode_card, hash_files
+from colibri_sdk.convert.checkpoint import Checkpoint
+from colibri_sdk.convert.description import Floats, LayerDescription, ModelDescription, Role, TensorSource
+from colibri_sdk.convert.progress import Progress
+from colibri_sdk.convert.quantisation import Encoding, Plan, default_kv
+from colibri_sdk.convert.quantize import IntegerBlocks, min_max_scale, pack_blocks, pack_tensor
+from colibri_sdk.convert.routing import ExpertMap, IntegerScale, reroute
 from colibri_sdk.convert.template import compile_template
-from colibri_sdk.convert.tokenizer import compile_tokenizer
+from colibri_sdk.convert.tensor_errors import ErrorMeter, TensorError
+from colibri_sdk.convert.weights import Weights
 from colibri_sdk.errors import CheckpointError, InternalError, UsageError
 from colibri_sdk.image.layout import (
     EXPERT,
@@ -53,24 +57,34 @@ KV_FORMATS: Mapping[str, KvFormat] = {"f16": KvFormat.F16, "f32": KvFormat.F32, 
 _PIECE_NUMBERS = 1 << 18
 
 
-def _plan(matrix: Format, router: Format) -> Mapping[Role, Format]:
-    plan = dict.fromkeys(Role, matrix)
-    return plan | {Role.ROUTER: router, Role.VECTOR: Format.F32_VECTOR}
+@dataclass(frozen=True)
+class Options:
+    """How a checkpoint is packed. `kv` None: after the plan; `context` None: what the model was made for.
 
+    `router` and `expert_map` are as in routing.reroute, `scales` those of integer routers, one for each layer.
+    `measure`: compare what is packed with the checkpoint, tensor by tensor.
+    """
 
-# Formats by the role of a tensor. A router's few rows decide which experts run: its rounding errors cost more and its
-# bytes less than any others'. So it stays in float32 where the rest is in integers.
-QUANTISATIONS: Mapping[str, Mapping[Role, Format]] = {
-    "q8": _plan(Format.Q8, Format.F32),
-    "q4": _plan(Format.Q4, Format.F32),
-    "f16": _plan(Format.F16, Format.F16),
-    "f32": _plan(Format.F32, Format.F32),
-}
+    plan: Plan
+    kv: str | None = None
+    context: int | None = None
+    router: str = "float"
+    expert_map: ExpertMap | None = None
+    scales: tuple[IntegerScale | None, ...] = ()
+    measure: bool = False
+
+    @property
+    def kv_format(self) -> str:
+        return self.kv or default_kv(self.plan)
 
 
 @dataclass(frozen=True)
 class PackReport:
-    """What was packed. `sections` maps names to bytes."""
+    """What was packed. `sections` maps names to bytes; `plan` is the whole plan, `quantisation` its short name.
+
+    `errors` has a line for each matrix (all experts' in one) where they were measured; `quality` is the certificate in
+    the card, where a text was given; `notes` are sentences that whoever packs should read.
+    """
 
     image: Path
     image_bytes: int
@@ -85,6 +99,10 @@ class PackReport:
     source_bytes: int
     has_tokenizer: bool
     sections: Mapping[str, int]
+    plan: str
+    errors: tuple[TensorError, ...] = ()
+    quality: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,8 +110,13 @@ class _Placed:
     """A tensor with its place in the resident section or in an expert's blob."""
 
     source: TensorSource
-    format: Format
+    encoding: Encoding
     offset: int
+    label: str  # of its line in a report
+
+    @property
+    def format(self) -> Format:
+        return self.encoding.format
 
     @property
     def bytes(self) -> int:
@@ -114,8 +137,8 @@ class _Shelf:
         self.placed: list[_Placed] = []
         self._end = 0
 
-    def place(self, source: TensorSource, fmt: Format) -> _Placed:
-        tensor = _Placed(source, fmt, align_up(self._end, TENSOR_ALIGN))
+    def place(self, source: TensorSource, encoding: Encoding, *label: object) -> _Placed:
+        tensor = _Placed(source, encoding, align_up(self._end, TENSOR_ALIGN), ".".join(map(str, label)))
         self._end = tensor.offset + tensor.bytes
         self.placed.append(tensor)
         return tensor
@@ -141,27 +164,15 @@ class _Meter:
         self._progress.update(min(self._done, self._total), self._total, what)
 
 
-def pack(
-    source: Path,
-    out: Path,
-    *,
-    quant: str = "q8",
-    kv: str = "f16",
-    context: int | None = None,
-    progress: Progress | None = None,
-) -> PackReport:
-    """Packs the checkpoint directory `source` into the image `out`, which is replaced only by a whole image.
+def write_image(source: Path, out: Path, options: Options, progress: Progress) -> PackReport:
+    """Packs `source`, a checkpoint directory or a GGUF file, into the image `out`, which only a whole image replaces.
 
-    `quant` is q8, q4, f16 or f32; `kv` the format of the KV cache, f16 or f32; `context` the largest number of
-    positions, by default what the model was made for. The same checkpoint and options give the same bytes. Raises
-    UsageError for a wrong option and CheckpointError naming what is wrong in the checkpoint.
+    The same checkpoint and options give the same bytes. Raises UsageError for a wrong option and CheckpointError naming
+    what is wrong in the checkpoint.
     """
-    if quant not in QUANTISATIONS:
-        raise UsageError(f"unknown quantisation {quant!r}", f"Choose one of {', '.join(QUANTISATIONS)}.")
-    if kv not in KV_FORMATS:
-        raise UsageError(f"unknown KV cache format {kv!r}", f"Choose one of {', '.join(KV_FORMATS)}.")
     try:
-        return _pack(source, out, quant, kv, context, progress or Silent())
+        with _described(source, options) as (checkpoint, description):
+            return _Job(checkpoint, description, out, options, progress).run()
     except OSError as error:
         # The image's writer explains its own errors: this is a file of the checkpoint.
         raise CheckpointError(
@@ -171,16 +182,36 @@ def pack(
         ) from error
 
 
-def _pack(source: Path, out: Path, quant: str, kv: str, context: int | None, progress: Progress) -> PackReport:
-    with Checkpoint(source) as checkpoint:
-        generation = read_json(source / "generation_config.json", required=False)
+def _open(source: Path) -> Weights:
+    if source.suffix == ".gguf" and source.is_file():
+        # Only here: the gguf package is slow to import.
+        from colibri_sdk.convert.gguf import GgufCheckpoint
+
+        return GgufCheckpoint(source)
+    return Checkpoint(source)
+
+
+def describe(source: Path, options: Options) -> ModelDescription:
+    """The model that write_image would write. Raises what it would raise before it reads a weight."""
+    with _described(source, options) as (_, description):
+        return description
+
+
+@contextmanager
+def _described(source: Path, options: Options) -> Iterator[tuple[Weights, ModelDescription]]:
+    if options.kv_format not in KV_FORMATS:
+        raise UsageError(f"unknown KV cache format {options.kv!r}", f"Choose one of {', '.join(KV_FORMATS)}.")
+    with _open(source) as checkpoint:
+        generation = checkpoint.generation
         config = dict(checkpoint.config)
         if generation.get("eos_token_id") is not None:
             config["eos_token_id"] = generation["eos_token_id"]
         description = architectures.describe(config, frozenset(checkpoint.tensors))
         _check_limits(description)
+        options.plan.check(description)
+        description = reroute(description, options.router, options.expert_map, options.scales)
         checkpoint.check(description.sources(), description.ignored_tensors)
-        return _Job(checkpoint, _limit_context(description, context), out, quant, kv, progress).run()
+        yield checkpoint, _limit_context(description, options.context)
 
 
 def _check_limits(description: ModelDescription) -> None:
@@ -221,21 +252,20 @@ class _Job:
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
+        checkpoint: Weights,
         description: ModelDescription,
         out: Path,
-        quant: str,
-        kv: str,
+        options: Options,
         progress: Progress,
     ) -> None:
         self._checkpoint = checkpoint
         self._description = description
         self._out = out
-        self._quant = quant
-        self._kv = kv
-        self._formats = QUANTISATIONS[quant]
-        self._name = checkpoint.directory.resolve().name or "model"
-        self._files = source_files(checkpoint)
+        self._options = options
+        self._plan = options.plan
+        self._errors = ErrorMeter() if options.measure else None
+        self._name = checkpoint.name
+        self._files = checkpoint.files
         weights = sum(tensor.bytes for tensor in checkpoint.tensors.values())
         self._source_bytes = weights
         self._meter = _Meter(progress, weights + sum(path.stat().st_size for path in self._files))
@@ -250,29 +280,30 @@ class _Job:
         what = self._description
         model = np.zeros((), MODEL)
         model["architecture"] = short_utf8(what.architecture, 39)
-        model["quantisation"] = short_utf8(self._quant, 23)
+        model["quantisation"] = short_utf8(self._plan.name, 23)
         model["vocab"], model["hidden"], model["layers"] = what.vocab, what.hidden, len(what.layers)
         model["context_max"], model["rotary_dim"] = what.context_max, what.rope.dim
-        model["kv_format"] = KV_FORMATS[self._kv]
+        model["kv_format"] = KV_FORMATS[self._options.kv_format]
         model["norm_eps"] = what.norm_eps
         model["eos_count"] = len(what.eos)
         model["eos"][: len(what.eos)] = what.eos
-        embedding = self._resident.place(what.embedding, self._formats[Role.EMBEDDING])
+        plan = self._plan
+        embedding = self._resident.place(what.embedding, plan.encoding(Role.EMBEDDING), "embedding")
         model["embedding"] = embedding.entry()
-        model["final_norm"] = self._resident.place(what.final_norm, Format.F32_VECTOR).entry()
+        model["final_norm"] = self._resident.place(what.final_norm, plan.encoding(Role.VECTOR)).entry()
         if what.head is None:
             model["head"]["weight"] = embedding.entry()
         else:
             for path, source, role in what.head.tensors("head", Role.HEAD):
-                _set(model, path, self._resident.place(source, self._formats[role]).entry())
+                _set(model, path, self._resident.place(source, plan.encoding(role), "head").entry())
         layers = np.zeros(len(what.layers), LAYER)
         first_expert = 0
-        for record, layer in zip(layers, what.layers, strict=True):
-            self._lay_out_layer(record, layer, first_expert)
+        for index, (record, layer) in enumerate(zip(layers, what.layers, strict=True)):
+            self._lay_out_layer(record, layer, index, first_expert)
             first_expert += len(layer.experts)
         return model, layers
 
-    def _lay_out_layer(self, record: Any, layer: LayerDescription, first_expert: int) -> None:
+    def _lay_out_layer(self, record: Any, layer: LayerDescription, index: int, first_expert: int) -> None:
         for field, value in layer.attention.numbers().items():
             record["attention"][field] = value
         if layer.router is not None:
@@ -284,13 +315,17 @@ class _Job:
         record["shared_width"] = 0 if layer.shared is None else layer.shared.width
         record["expert_width"] = layer.expert_width
         for path, source, role in layer.resident():
-            _set(record, path, self._resident.place(source, self._formats[role]).entry())
+            named = [part for part in path if part != "weight"]
+            placed = self._resident.place(source, self._plan.encoding(role, index), "layers", index, *named)
+            _set(record, path, placed.entry())
         shelves = []
         for expert in layer.experts:
             shelf = _Shelf()
             for path, source, role in expert.tensors(Role.EXPERTS):
                 # All experts of a layer have one layout, so each sets the same record.
-                _set(record, ("expert", *path), shelf.place(source, self._formats[role]).entry())
+                encoding = self._plan.encoding(role, index)
+                placed = shelf.place(source, encoding, "layers", index, "experts", path[0])
+                _set(record, ("expert", *path), placed.entry())
             shelves.append(shelf)
         if shelves:
             last = shelves[0].placed[-1]
@@ -301,16 +336,16 @@ class _Job:
 
     def run(self) -> PackReport:
         what = self._description
-        directory = self._checkpoint.directory
-        chat = chat_facts(directory)
-        tokenizer, template, special = _compile_text(directory, what.vocab, chat)
+        chat = self._checkpoint.chat
+        tokenizer, template, special = _compile_text(self._checkpoint, what.vocab)
         card = build_card(
             self._checkpoint,
             what,
             name=self._name,
             packer=f"colibri-sdk {__version__}",
-            quantisation=self._quant,
-            kv=self._kv,
+            plan=self._plan,
+            kv=self._options.kv_format,
+            router=self._options.router,
             context=what.context_max,
             digests=hash_files(self._files, self._meter.advance),
             special_tokens=special,
@@ -342,6 +377,8 @@ class _Job:
                     self._write_experts(stream, directory_entries)
                     sizes[SECTION_NAMES[SectionKind.EXPERTS]] = stream.written
                 writer.rewrite(SectionKind.EXPERT_DIR, directory_entries.tobytes())
+            if self._errors is not None:
+                card["quality"] = {"tensors": [astuple(error) for error in self._errors.results()]}
             add(SectionKind.CARD, encode_card(card))
         return PackReport(
             image=self._out,
@@ -349,14 +386,16 @@ class _Job:
             image_id=writer.image_id.hex(),
             name=self._name,
             architecture=what.architecture,
-            quantisation=self._quant,
-            kv_format=self._kv,
+            quantisation=self._plan.name,
+            kv_format=self._options.kv_format,
             context=what.context_max,
             parameters=what.parameters(),
             active_parameters=what.active_parameters(),
             source_bytes=self._source_bytes,
             has_tokenizer=bool(tokenizer),
             sections=sizes,
+            plan=self._plan.text,
+            errors=self._errors.results() if self._errors else (),
         )
 
     def _write_tensors(self, stream: SectionStream, shelf: _Shelf, start: int) -> None:
@@ -376,8 +415,19 @@ class _Job:
             stored = self._checkpoint.tensors[source.name]
             width = stored.bytes // max(1, int(np.prod(stored.shape, dtype=np.int64)))
         at_once = max(TILE_ROWS, _PIECE_NUMBERS // source.cols // TILE_ROWS * TILE_ROWS)
-        for piece in self._checkpoint.rows(source, at_once):
-            stream.write(pack_tensor(piece, tensor.format, source.title))
+        scale: np.float16 | None = None
+        pieces: Iterator[IntegerBlocks | Floats] = self._checkpoint.pieces(source, at_once, tensor.format)
+        if tensor.encoding.one_scale:
+            scale = min_max_scale(self._checkpoint.rows(source, at_once), source.title)
+            pieces = self._checkpoint.rows(source, at_once)
+        for piece in pieces:
+            if isinstance(piece, IntegerBlocks):
+                packed = pack_blocks(piece, tensor.format, source.title)
+            else:
+                packed = pack_tensor(piece, tensor.format, source.title, scale)
+            stream.write(packed)
+            if self._errors is not None:
+                self._errors.add(tensor.label, tensor.encoding, piece, packed)
             self._meter.advance(piece.size * width, source.title)
 
     def _write_experts(self, stream: SectionStream, entries: Any) -> None:
@@ -396,18 +446,11 @@ class _Job:
                 position += 1
 
 
-def _compile_text(directory: Path, vocab: int, chat: ChatFacts) -> tuple[bytes, bytes, Mapping[str, int]]:
+def _compile_text(checkpoint: Weights, vocab: int) -> tuple[bytes, bytes, Mapping[str, int]]:
     """The tokenizer and template sections and the special tokens; nothing for a checkpoint without a tokenizer."""
-    tokenizer_json = directory / "tokenizer.json"
-    if not tokenizer_json.is_file():
-        other = [name for name in ("tokenizer.model", "vocab.json", "vocab.txt") if (directory / name).is_file()]
-        if other:
-            raise CheckpointError(
-                f"the checkpoint has a tokenizer in {other[0]}, which cannot be read",
-                "Save it as tokenizer.json with the transformers library.",
-                where=other[0],
-            )
+    tokenizer = checkpoint.tokenizer(vocab)
+    if tokenizer is None:
         return b"", b"", {}
-    tokenizer = compile_tokenizer(tokenizer_json, vocab)
+    chat = checkpoint.chat
     template = compile_template(chat.template, tokenizer, chat.token("bos_token"), chat.token("eos_token"))
     return tokenizer.section, template, tokenizer.special

@@ -8,7 +8,7 @@ stated order, so that the same checkpoint gives the same image on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +34,9 @@ _Q4_DIVISORS = (7.0, -8.0, -7.2, -8.8, 7.4)
 _Q4_FITS = 2
 
 
-def pack_tensor(matrix: Floats, fmt: Format, name: str) -> bytes:
-    """The bytes of [rows][cols] float32 in format `fmt`. `name` is for messages.
+def pack_tensor(matrix: Floats, fmt: Format, name: str, scale: np.float16 | None = None) -> bytes:
+    """The bytes of [rows][cols] float32 in format `fmt`. `name` is for messages. `scale`, with Format.Q8 only: the one
+    scale of all blocks, from min_max_scale.
 
     `rows` must be a multiple of 8 unless these are the matrix's last rows, so that a matrix can be packed in pieces.
     Raises CheckpointError when a number is NaN or infinite or does not fit the format.
@@ -47,6 +48,8 @@ def pack_tensor(matrix: Floats, fmt: Format, name: str) -> bytes:
             "NaN and infinity cannot be run; the checkpoint is damaged or its training diverged.",
             where=name,
         )
+    if scale is not None:
+        return _pack_one_scale(matrix, scale).tobytes()
     return _PACKERS[fmt](matrix, name).tobytes()
 
 
@@ -147,6 +150,31 @@ def _tiles_q8(scale: Halves, q: npt.NDArray[np.int8]) -> Packed:
     return tiles
 
 
+def min_max_scale(pieces: Iterable[Floats], name: str) -> np.float16:
+    """The scale of a whole matrix: the smallest that reaches its minimum with -128 and its maximum with 127.
+
+    Rounding to binary16 may cut the two off by at most half a step, as rounding does everywhere else.
+    """
+    low = high = np.float32(0)
+    for piece in pieces:
+        if np.isfinite(piece).all():  # otherwise pack_tensor says where
+            low, high = min(low, piece.min()), max(high, piece.max())
+    scale = _to_half(np.maximum(high / np.float32(127), -low / np.float32(128)))[()]
+    if not np.isfinite(scale):
+        raise _too_large(name, "i8", float(max(high, -low)))
+    wide = np.float32(scale)
+    short = high > wide * np.float32(127.5) or -low > wide * np.float32(128.5)
+    return np.float16(np.nextafter(scale, np.float16(np.inf)) if short else scale)
+
+
+def _pack_one_scale(matrix: Floats, scale: np.float16) -> Packed:
+    """q = round-half-even(w / scale), -128 .. 127; the scale of rows that pad the last tile is 0."""
+    blocks = _blocks(matrix)
+    scales = np.zeros(blocks.shape[:3], np.float16)
+    scales.reshape(-1, blocks.shape[2])[: matrix.shape[0]] = scale
+    return _tiles_q8(scales, np.clip(np.rint(_divide(blocks, scales)), -128, 127).astype(np.int8))
+
+
 def _sum_block(values: Floats) -> Floats:
     """Sum over the last axis of 32 by halving: a fixed order, where np.sum leaves its order to the build."""
     while values.shape[-1] > 1:
@@ -214,6 +242,11 @@ class IntegerBlocks:
 
     scale: Halves  # [rows][blocks]
     q: npt.NDArray[np.int8]  # [rows][blocks][32]
+
+    @property
+    def size(self) -> int:
+        """Number of weights."""
+        return self.q.size
 
 
 def pack_blocks(rows: IntegerBlocks, fmt: Format, name: str) -> bytes:

@@ -147,7 +147,11 @@ class ImageFile:
     def section_bytes(self, kind: SectionKind) -> bytes:
         """A copy of one section."""
         section = self._section(kind)
-        return bytes(self._data[section.offset : section.offset + section.bytes])
+        return self.bytes_at(section.offset, section.bytes)
+
+    def bytes_at(self, offset: int, count: int) -> bytes:
+        """A copy of `count` bytes from byte `offset` of the image."""
+        return bytes(self._data[offset : offset + count])
 
     # ---------------------------------------------------------------------------------------------------- numbers
 
