@@ -46,6 +46,7 @@ def image_for(model: Path, *, quant: str = "q8", log: Log | None = None, progres
     """
     from filelock import FileLock
 
+    from colibri_sdk.convert.quantisation import parse
     from colibri_sdk.paths import build_dir
 
     if model.is_file():
@@ -57,7 +58,7 @@ def image_for(model: Path, *, quant: str = "q8", log: Log | None = None, progres
         )
     images = build_dir() / "images"
     images.mkdir(parents=True, exist_ok=True)
-    out = images / f"{model.resolve().name}-{quant}.colibri"
+    out = images / f"{model.resolve().name}-{parse(quant).file_name}.colibri"
     with FileLock(out.with_suffix(".lock")):
         if not out.is_file() or out.stat().st_mtime < newest(model):
             from colibri_sdk.convert import pack

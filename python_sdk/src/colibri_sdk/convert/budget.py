@@ -2,9 +2,9 @@
 """Spends a budget of bytes where a text says that error hurts most.
 
 The model is cut into units: embedding, head, and in each layer attention, shared block and experts. For each unit and
-format the engine measures what happens when that unit alone is stored so and all else in float32: the divergence from
-the float32 model. Small errors of different units add up, so that the sum predicts the divergence of a plan, and the best plan
-for every budget at once is the lower hull of all sums: a front of plans of which none is both smaller and better.
+format the engine measures the divergence from the float32 model when that unit alone is stored so and all else in
+float32. Small errors of different units add up, so that their sum predicts the divergence of a plan. The best plans for
+all budgets together are the front of all sums: no other plan is both smaller and better than one of these.
 """
 
 from __future__ import annotations

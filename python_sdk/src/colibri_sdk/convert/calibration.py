@@ -99,9 +99,7 @@ def passages(
     return kept
 
 
-def _passages(
-    row: Mapping[str, Any], material: Material, engine: Engine, card: Mapping[str, Any]
-) -> Iterator[Passage]:
+def _passages(row: Mapping[str, Any], material: Material, engine: Engine, card: Mapping[str, Any]) -> Iterator[Passage]:
     context = engine.info.context
     if "ids" in row:
         wrong = next((one for one in row["ids"] if one >= engine.info.vocab), None)

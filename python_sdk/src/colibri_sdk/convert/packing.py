@@ -55,8 +55,8 @@ def pack(
     `quant` is a plan (quantisation.py), or "auto": the best one whose image has at most `budget` bytes, judged by the
     text in `calibrate`. `kv` is the format of the KV cache, f32, f16 or q8, by default f32 with a plan of f32 and f16
     else; `context` the largest number of positions, by default what the model was made for; `router` float, integer or
-    hash; `expert_map` FIRST:TOKENS. `report` measures the error of every matrix; `calibrate` that and, against the model
-    in float32, perplexity and divergence, and puts all of it into the card. `log` gets a line for each thing measured.
+    hash; `expert_map` FIRST:TOKENS. `report` measures the error of every matrix; `calibrate` that and, beside the model
+    in float32, perplexity and divergence; both put it into the card. `log` gets a line for each thing measured.
 
     The same checkpoint, text and options give the same bytes. Raises UsageError for a wrong option and CheckpointError
     naming what is wrong in the checkpoint.
@@ -65,7 +65,7 @@ def pack(
     if auto and (budget is None or calibrate is None):
         raise UsageError(
             "--quant auto needs --budget and --calibrate",
-            "For example --budget 2500K --calibrate eval.jsonl: the bytes of the image, and a text that it must do well.",
+            "For example --budget 2500K --calibrate eval.jsonl: the image's bytes, and a text that it must do well.",
         )
     if budget is not None and not auto:
         raise UsageError(f"--budget is for --quant auto, not for {quant}", f"Use --quant {AUTO}, or leave it out.")
@@ -156,8 +156,8 @@ class _Bench:
     ) -> PackReport:
         """Packs, measures, and writes what was measured into the image's card.
 
-        What is above `limit` bytes is not written to `out`, and, while it is `hopeful` to look for something smaller, not
-        measured either; the report has its size.
+        What is above `limit` bytes is not written to `out`, and, while it is `hopeful` to look for something smaller,
+        not measured either; the report has its size.
         """
         from colibri_sdk.image.reader import ImageFile
         from colibri_sdk.image.recard import replace_card
@@ -178,9 +178,7 @@ class _Bench:
         if limit is None or size <= limit:
             packed.replace(out)
         sections = dict(done.sections) | {"card": len(encode_card(card))}
-        return replace(
-            done, image=out, image_bytes=size, image_id=identity, sections=sections, quality=card["quality"]
-        )
+        return replace(done, image=out, image_bytes=size, image_id=identity, sections=sections, quality=card["quality"])
 
     def _router_certificate(self, packed: Path, options: Options) -> dict[str, Any]:
         """The integer router beside the float router with the same weights."""
@@ -201,9 +199,7 @@ class _Bench:
 
 
 @contextmanager
-def _bench(
-    source: Path, out: Path, options: Options, material: calibration.Material, log: Log
-) -> Iterator[_Bench]:
+def _bench(source: Path, out: Path, options: Options, material: calibration.Material, log: Log) -> Iterator[_Bench]:
     """Packs the reference and runs it. All of it lies beside `out`, where there is room for images."""
     from colibri_sdk.convert import measure
     from colibri_sdk.engine import Engine, Library
@@ -266,7 +262,8 @@ def _within_budget(
     for point in reversed(points):
         if point.bytes + rest > budget and point is not points[0]:
             continue
-        plan = budgets.plan_of(parts, [unit[index].encoding for unit, index in zip(choices, point.choices, strict=True)])
+        encodings = [unit[index].encoding for unit, index in zip(choices, point.choices, strict=True)]
+        plan = budgets.plan_of(parts, encodings)
         predicted = _digits(point.error + base)
         chosen = replace(options, plan=plan)
         done = bench.certified(

@@ -192,8 +192,8 @@ def _wrong(entry: str, reason: str) -> UsageError:
         reason = reason[:197] + "..."
     return UsageError(
         f"--quant entry {shown!r}: {reason}",
-        f"A plan is FORMAT, ROLE=FORMAT or layers.N-M.ROLE=FORMAT, with commas between. Formats: {', '.join(ENCODINGS)}. "
-        f"Roles: {', '.join(role.value for role in ROLES)}.",
+        "A plan is FORMAT, ROLE=FORMAT or layers.N-M.ROLE=FORMAT, with commas between. "
+        f"Formats: {', '.join(ENCODINGS)}. Roles: {', '.join(role.value for role in ROLES)}.",
     )
 
 

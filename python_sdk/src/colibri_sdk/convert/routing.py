@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be chosen about routers when packing: integer arithmetic, hashing instead of a router, a dynamic expert map."""
+"""What can be chosen about routers when packing: integer arithmetic, hashing, a dynamic expert map."""
 
 from __future__ import annotations
 

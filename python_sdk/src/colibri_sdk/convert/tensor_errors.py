@@ -18,8 +18,8 @@ from colibri_sdk.image.tensors import unpack_tensor
 class TensorError:
     """One matrix, or the same matrix of all experts of a layer.
 
-    `rms` is the root of sum((packed - weight)^2) / sum(weight^2), `largest` the largest |packed - weight| divided by the
-    largest |weight|; both 0 where every bit was kept.
+    `rms` is the root of sum((packed - weight)^2) / sum(weight^2), `largest` the largest |packed - weight| divided by
+    the largest |weight|; both 0 where every bit was kept.
     """
 
     name: str

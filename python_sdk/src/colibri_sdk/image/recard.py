@@ -13,9 +13,9 @@ _COPY_BYTES = 1 << 20
 
 
 def replace_card(path: Path, card: bytes) -> tuple[int, str]:
-    """Replaces the card of the image `path`; all else stays, byte for byte, but for page 0. Its new length and identity.
+    """Replaces the card of the image `path`; all else stays, byte for byte, but for page 0.
 
-    As with packing, the image is replaced at once or not at all.
+    Returns the image's new length and identity. As with packing, the image is replaced at once or not at all.
     """
     with ImageFile(path) as image, ImageWriter(path, image.model_name) as writer:
         for section in image.sections.values():
