@@ -116,6 +116,18 @@ def _llama3(settings: Mapping[str, Any], frequencies: Floats) -> Floats:
     return np.where(between, smoothed, scaled).astype(np.float32)
 
 
+def _factors(settings: Mapping[str, Any], dim: int) -> Floats:
+    """A divisor for each frequency, computed by someone else: GGUF files hold Llama 3.1's scaling so."""
+    factors = np.asarray(settings.get("factors", []), np.float32)
+    if factors.shape != (dim // 2,) or not np.isfinite(factors).all() or not (factors > 0).all():
+        raise CheckpointError(
+            f"the rotary settings have {factors.size} factors; {dim // 2} positive numbers are expected",
+            "The file is damaged.",
+            where="factors",
+        )
+    return factors
+
+
 def from_config(config: Mapping[str, Any], head_dim: int, default_theta: float) -> Rope:
     """The rotary tables of config.json for heads of `head_dim` dimensions, of which a part may rotate.
 
@@ -138,6 +150,9 @@ def from_config(config: Mapping[str, Any], head_dim: int, default_theta: float) 
     if kind == "linear":
         factor = np.float32(_number(settings, "factor"))
         return Rope(dim, lambda _: plain / factor)
+    if kind == "factors":
+        divided = plain / _factors(settings, dim)
+        return Rope(dim, lambda _: divided)
     if kind == "llama3":
         bent = _llama3(settings, plain)
         return Rope(dim, lambda _: bent)

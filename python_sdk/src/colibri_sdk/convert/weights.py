@@ -17,7 +17,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from colibri_sdk.convert.description import Floats, Rows, TensorSource
+from colibri_sdk.convert import architectures
+from colibri_sdk.convert.description import Floats, ModelDescription, Rows, TensorSource
 from colibri_sdk.convert.quantize import IntegerBlocks
 from colibri_sdk.convert.tokenizer import CompiledTokenizer
 from colibri_sdk.errors import CheckpointError
@@ -108,6 +109,13 @@ class Weights(ABC):
     @abstractmethod
     def tokenizer(self, vocab: int) -> CompiledTokenizer | None:
         """The tokenizer for a model with so many embeddings; None where there is none."""
+
+    def describe(self) -> ModelDescription:
+        """The model that the configuration describes. Raises CheckpointError for what cannot be run, by its name."""
+        config = dict(self.config)
+        if self.generation.get("eos_token_id") is not None:
+            config["eos_token_id"] = self.generation["eos_token_id"]
+        return architectures.describe(config, frozenset(self.tensors))
 
     def check(self, sources: Iterable[TensorSource], ignored: Iterable[str] = ()) -> None:
         """Every source must be there with its shape and a readable type, and nothing else may be left."""
