@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from colibri_sdk import __version__
-from colibri_sdk.convert import architectures, rotary
+from colibri_sdk.convert import rotary
 from colibri_sdk.convert.card import build_card, encode_card, hash_files
 from colibri_sdk.convert.checkpoint import Checkpoint
 from colibri_sdk.convert.description import Floats, LayerDescription, ModelDescription, Role, TensorSource
@@ -202,11 +202,7 @@ def _described(source: Path, options: Options) -> Iterator[tuple[Weights, ModelD
     if options.kv_format not in KV_FORMATS:
         raise UsageError(f"unknown KV cache format {options.kv!r}", f"Choose one of {', '.join(KV_FORMATS)}.")
     with _open(source) as checkpoint:
-        generation = checkpoint.generation
-        config = dict(checkpoint.config)
-        if generation.get("eos_token_id") is not None:
-            config["eos_token_id"] = generation["eos_token_id"]
-        description = architectures.describe(config, frozenset(checkpoint.tensors))
+        description = checkpoint.describe()
         _check_limits(description)
         options.plan.check(description)
         description = reroute(description, options.router, options.expert_map, options.scales)
