@@ -20,6 +20,7 @@ from colibri_sdk.convert import rotary
 from colibri_sdk.convert.card import build_card, encode_card, hash_files
 from colibri_sdk.convert.checkpoint import Checkpoint
 from colibri_sdk.convert.description import Floats, LayerDescription, ModelDescription, Role, TensorSource
+from colibri_sdk.convert.origins import Origin, OriginMeter
 from colibri_sdk.convert.progress import Progress
 from colibri_sdk.convert.quantisation import Encoding, Plan, default_kv
 from colibri_sdk.convert.quantize import IntegerBlocks, min_max_scale, pack_blocks, pack_tensor
@@ -82,8 +83,9 @@ class Options:
 class PackReport:
     """What was packed. `sections` maps names to bytes; `plan` is the whole plan, `quantisation` its short name.
 
-    `errors` has a line for each matrix (all experts' in one) where they were measured; `quality` is the certificate in
-    the card, where a text was given; `notes` are sentences that whoever packs should read.
+    `origins` says what became of the numbers in the checkpoint. `errors` has a line for each matrix (all experts' in
+    one) where they were measured; `quality` is the certificate in the card, where a text was given; `notes` are
+    sentences that whoever packs should read.
     """
 
     image: Path
@@ -100,6 +102,7 @@ class PackReport:
     has_tokenizer: bool
     sections: Mapping[str, int]
     plan: str
+    origins: tuple[Origin, ...] = ()
     errors: tuple[TensorError, ...] = ()
     quality: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
@@ -260,6 +263,7 @@ class _Job:
         self._options = options
         self._plan = options.plan
         self._errors = ErrorMeter() if options.measure else None
+        self._origins = OriginMeter()
         self._name = checkpoint.name
         self._files = checkpoint.files
         weights = sum(tensor.bytes for tensor in checkpoint.tensors.values())
@@ -373,6 +377,7 @@ class _Job:
                     self._write_experts(stream, directory_entries)
                     sizes[SECTION_NAMES[SectionKind.EXPERTS]] = stream.written
                 writer.rewrite(SectionKind.EXPERT_DIR, directory_entries.tobytes())
+            card["origins"] = [astuple(origin) for origin in self._origins.results()]
             if self._errors is not None:
                 card["quality"] = {"tensors": [astuple(error) for error in self._errors.results()]}
             add(SectionKind.CARD, encode_card(card))
@@ -391,6 +396,7 @@ class _Job:
             has_tokenizer=bool(tokenizer),
             sections=sizes,
             plan=self._plan.text,
+            origins=self._origins.results(),
             errors=self._errors.results() if self._errors else (),
         )
 
@@ -416,7 +422,9 @@ class _Job:
         if tensor.encoding.one_scale:
             scale = min_max_scale(self._checkpoint.rows(source, at_once), source.title)
             pieces = self._checkpoint.rows(source, at_once)
+        whole_blocks = source.constant is None
         for piece in pieces:
+            whole_blocks = whole_blocks and isinstance(piece, IntegerBlocks)
             if isinstance(piece, IntegerBlocks):
                 packed = pack_blocks(piece, tensor.format, source.title)
             else:
@@ -425,6 +433,9 @@ class _Job:
             if self._errors is not None:
                 self._errors.add(tensor.label, tensor.encoding, piece, packed)
             self._meter.advance(piece.size * width, source.title)
+        if source.constant is None:
+            stored_as = self._checkpoint.tensors[source.name].dtype
+            self._origins.add(tensor.label, source, stored_as, tensor.encoding, whole_blocks)
 
     def _write_experts(self, stream: SectionStream, entries: Any) -> None:
         """Every expert's blob, and its entry of the directory."""

@@ -176,7 +176,7 @@ def from_config(config: Mapping[str, Any], head_dim: int, default_theta: float) 
 
 
 def longest_context(config: Mapping[str, Any], trained: int) -> int:
-    """Positions that the settings allow: `trained`, which config.json states, or more where a scaling stretches them."""
+    """Positions that the settings allow: `trained`, as config.json states, or more where a scaling stretches them."""
     settings = rope_settings(config)
     if settings["rope_type"] == "default" or settings.get("factor") is None:
         return trained

@@ -281,7 +281,7 @@ class Facts:
 
 
 def windows(facts: Facts, *, default: Callable[[int], bool]) -> tuple[int, ...]:
-    """Each layer's sliding window, 0 for none: after layer_types where config.json has it, else where `default` says."""
+    """Each layer's sliding window, 0 for none: after layer_types where config.json has it, else as `default` says."""
     config = facts.config
     width = config.get("sliding_window")
     kinds = config.get("layer_types")
