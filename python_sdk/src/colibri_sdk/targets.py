@@ -40,25 +40,25 @@ class Target:
 
 
 def image_for(model: Path, *, quant: str = "q8", log: Log | None = None, progress: Any = None) -> Path:
-    """The image to use for `model`: itself, or, for a checkpoint's directory, one packed now and kept in build/.
+    """The image to use for `model`: itself, or, for a checkpoint, one packed now and kept in build/.
 
-    The kept one is used again as long as nothing in the directory is newer than it.
+    A checkpoint is a directory or a GGUF file. The kept image is used again as long as nothing of it is newer.
     """
     from filelock import FileLock
 
     from colibri_sdk.convert.quantisation import parse
     from colibri_sdk.paths import build_dir
 
-    if model.is_file():
+    if model.is_file() and model.suffix != ".gguf":
         return model
-    if not (model / "config.json").is_file():
+    if not model.is_file() and not (model / "config.json").is_file():
         raise UsageError(
-            f"{model} is neither an image nor a checkpoint's directory",
-            "Give a .colibri file or a directory with config.json.",
+            f"{model} is neither an image nor a checkpoint",
+            "Give a .colibri file, a .gguf file or a directory with config.json.",
         )
     images = build_dir() / "images"
     images.mkdir(parents=True, exist_ok=True)
-    out = images / f"{model.resolve().name}-{parse(quant).file_name}.colibri"
+    out = images / f"{model_name(model)}-{parse(quant).file_name}.colibri"
     with FileLock(out.with_suffix(".lock")):
         if not out.is_file() or out.stat().st_mtime < newest(model):
             from colibri_sdk.convert import pack
@@ -69,10 +69,16 @@ def image_for(model: Path, *, quant: str = "q8", log: Log | None = None, progres
     return out
 
 
-def newest(directory: Path) -> float:
-    """Latest change of any file in a directory or of the package that packs it."""
+def model_name(checkpoint: Path) -> str:
+    """A checkpoint's name for files that are made of it: the directory's, or the file's without its ending."""
+    return checkpoint.resolve().name.removesuffix(".gguf")
+
+
+def newest(checkpoint: Path) -> float:
+    """Latest change of any file of a checkpoint or of the package that packs it."""
     package = Path(__file__).resolve().parent
-    files = [*directory.iterdir(), *(package / "convert").rglob("*.py"), *(package / "image").rglob("*.py")]
+    own = list(checkpoint.iterdir()) if checkpoint.is_dir() else [checkpoint]
+    files = [*own, *(package / "convert").rglob("*.py"), *(package / "image").rglob("*.py")]
     return max(file.stat().st_mtime for file in files)
 
 

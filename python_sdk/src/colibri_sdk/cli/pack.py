@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("checkpoint", type=click.Path(exists=True, path_type=Path))
 @click.option("--output", "-o", "out", type=click.Path(dir_okay=False, path_type=Path), help="The image to write.")
 @click.option(
     "--quant",
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     default="q8",
     show_default=True,
     help="Number formats of the weights: q8, q4, i8, f16, f32, a plan like q8,experts=q4 (roles: embedding, head, "
-    "attention, router, shared, experts; layers.0-3.experts=q8 for some layers), or auto, with --budget.",
+    "attention, router, shared, experts; layers.0-3.experts=q8 for some layers), keep (as stored), or auto, with "
+    "--budget.",
 )
 @click.option("--budget", metavar="BYTES", help="With --quant auto: the largest image, e.g. 2500K (thousands) or 2Mi.")
 @click.option(
@@ -62,18 +63,19 @@ def command(
     expert_map: str | None,
     as_json: bool,
 ) -> None:
-    """Pack the Hugging Face CHECKPOINT directory into an image (default: NAME-PLAN.colibri, here).
+    """Pack CHECKPOINT, a Hugging Face directory or a GGUF file, into an image (default: NAME-PLAN.colibri, here).
 
     With --calibrate the image gets a certificate in its card: perplexity, divergence from the model in float32, and the
     error of every matrix.
     """
     from colibri_sdk.convert import pack
     from colibri_sdk.convert.budget import parse_bytes
-    from colibri_sdk.convert.packing import AUTO
+    from colibri_sdk.convert.packing import AUTO, KEEP
     from colibri_sdk.convert.quantisation import parse
+    from colibri_sdk.targets import model_name
 
-    kind = AUTO if quant == AUTO else parse(quant).file_name
-    target = out or Path(f"{checkpoint.resolve().name}-{kind}.colibri")
+    kind = quant if quant in (AUTO, KEEP) else parse(quant).file_name
+    target = out or Path(f"{model_name(checkpoint)}-{kind}.colibri")
     with output.Progress(f"packing {checkpoint.name}") as progress:
         report = pack(
             checkpoint,
@@ -98,6 +100,8 @@ def command(
 
 
 def _show(report: PackReport, show_errors: bool) -> None:
+    from colibri_sdk.convert.origins import summary
+
     output.table(
         ["", ""],
         [
@@ -106,6 +110,7 @@ def _show(report: PackReport, show_errors: bool) -> None:
             ["identity", report.image_id],
             ["architecture", report.architecture],
             ["weights", f"{report.plan}, KV cache {report.kv_format}"],
+            *[["", line] for line in summary(report.origins)],
             ["parameters", f"{output.count(report.parameters)}, {output.count(report.active_parameters)} for a token"],
             ["context", f"{report.context} positions"],
             ["tokenizer", "yes" if report.has_tokenizer else "no: takes token ids only"],

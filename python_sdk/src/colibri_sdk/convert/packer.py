@@ -25,6 +25,7 @@ from colibri_sdk.convert.progress import Progress
 from colibri_sdk.convert.quantisation import Encoding, Plan, default_kv
 from colibri_sdk.convert.quantize import IntegerBlocks, min_max_scale, pack_blocks, pack_tensor
 from colibri_sdk.convert.routing import ExpertMap, IntegerScale, reroute
+from colibri_sdk.convert.stored_plan import stored_plan
 from colibri_sdk.convert.template import compile_template
 from colibri_sdk.convert.tensor_errors import ErrorMeter, TensorError
 from colibri_sdk.convert.weights import Weights
@@ -198,6 +199,14 @@ def describe(source: Path, options: Options) -> ModelDescription:
     """The model that write_image would write. Raises what it would raise before it reads a weight."""
     with _described(source, options) as (_, description):
         return description
+
+
+def keeping_plan(source: Path) -> Plan:
+    """The plan that gives each matrix the format nearest to the one it is stored in."""
+    with _open(source) as checkpoint:
+        description = checkpoint.describe()
+        checkpoint.check(description.sources(), description.ignored_tensors)
+        return stored_plan(checkpoint, description)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from colibri_sdk.convert import budget as budgets
 from colibri_sdk.convert import calibration, quantisation, routing
 from colibri_sdk.convert.card import encode_card
 from colibri_sdk.convert.description import ModelDescription
-from colibri_sdk.convert.packer import Options, PackReport, describe, write_image
+from colibri_sdk.convert.packer import Options, PackReport, describe, keeping_plan, write_image
 from colibri_sdk.convert.progress import Progress, Silent
 from colibri_sdk.errors import UsageError
 
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 Log = Callable[[str], None]
 
-# The value of `quant` that asks for a plan within a budget.
+# The values of `quant` that ask for a plan within a budget, and for the checkpoint's own formats.
 AUTO = "auto"
+KEEP = "keep"
 
 # What a budget is spent after: so many tokens of the text, evenly spread. The certificate is measured on all of it.
 SENSITIVITY_TOKENS = 2048
@@ -52,11 +53,12 @@ def pack(
 ) -> PackReport:
     """Packs `source`, a checkpoint directory or a GGUF file, into the image `out`, which only a whole image replaces.
 
-    `quant` is a plan (quantisation.py), or "auto": the best one whose image has at most `budget` bytes, judged by the
-    text in `calibrate`. `kv` is the format of the KV cache, f32, f16 or q8, by default f32 with a plan of f32 and f16
-    else; `context` the largest number of positions, by default what the model was made for; `router` float, integer or
-    hash; `expert_map` FIRST:TOKENS. `report` measures the error of every matrix; `calibrate` that and, beside the model
-    in float32, perplexity and divergence; both put it into the card. `log` gets a line for each thing measured.
+    `quant` is a plan (quantisation.py), or "keep": each matrix as nearly as it is stored, or "auto": the best one whose
+    image has at most `budget` bytes, judged by the text in `calibrate`. `kv` is the format of the KV cache, f32, f16 or
+    q8, by default f32 with a plan of f32 and f16 else; `context` the largest number of positions, by default what the
+    model was made for; `router` float, integer or hash; `expert_map` FIRST:TOKENS. `report` measures the error of every
+    matrix; `calibrate` that and, beside the model in float32, perplexity and divergence; both put it into the card.
+    `log` gets a line for each thing measured.
 
     The same checkpoint, text and options give the same bytes. Raises UsageError for a wrong option and CheckpointError
     naming what is wrong in the checkpoint.
@@ -70,7 +72,7 @@ def pack(
     if budget is not None and not auto:
         raise UsageError(f"--budget is for --quant auto, not for {quant}", f"Use --quant {AUTO}, or leave it out.")
     options = Options(
-        plan=quantisation.parse("f32" if auto else quant),
+        plan=keeping_plan(source) if quant == KEEP else quantisation.parse("f32" if auto else quant),
         kv=kv or ("f16" if auto else None),
         context=context,
         router=router,
@@ -254,7 +256,7 @@ def _within_budget(
     plans are tried from the best that may fit downwards; nearly always the first one does."""
     parts = budgets.units(description)
     few = _sampled(bench)
-    choices = [_choices(few, description, unit) for unit in parts]
+    choices = [_choices(few, description, unit, parts) for unit in parts]
     points = budgets.front(choices)
     base = few.compared(bench.reference, kv=options.kv_format).kl_mean if options.kv_format != "f32" else 0.0
     rest = _other_bytes(bench, choices)
@@ -262,7 +264,8 @@ def _within_budget(
     for point in reversed(points):
         if point.bytes + rest > budget and point is not points[0]:
             continue
-        encodings = [unit[index].encoding for unit, index in zip(choices, point.choices, strict=True)]
+        chosen_of = zip(parts, choices, point.choices, strict=True)
+        encodings = {unit: offered[index].encoding for unit, offered, index in chosen_of}
         plan = budgets.plan_of(parts, encodings)
         predicted = _digits(point.error + base)
         chosen = replace(options, plan=plan)
@@ -285,11 +288,13 @@ def _sampled(bench: _Bench) -> _Bench:
     return replace(few, recording=few.record(bench.reference, "reference-sample"))
 
 
-def _choices(bench: _Bench, description: ModelDescription, unit: budgets.Unit) -> list[budgets.Choice]:
+def _choices(
+    bench: _Bench, description: ModelDescription, unit: budgets.Unit, parts: tuple[budgets.Unit, ...]
+) -> list[budgets.Choice]:
     """Each format of a unit, with the divergence that the engine shows when only this unit is stored so."""
     choices = []
     for encoding in budgets.CANDIDATES:
-        plan = budgets.plan_of([unit], [encoding])
+        plan = budgets.plan_of(parts, {unit: encoding})
         error = 0.0
         if encoding.name != "f32":
             image = bench.room / "one.colibri"
