@@ -10,8 +10,8 @@ all budgets together are the front of all sums: no other plan is both smaller an
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from colibri_sdk.convert.description import ModelDescription, Role
 from colibri_sdk.convert.quantisation import ENCODINGS, LAYER_ROLES, Encoding, LayerEntry, Plan
@@ -21,6 +21,9 @@ from colibri_sdk.image.layout import PAGE, TENSOR_ALIGN, align_up, tensor_bytes
 # Formats that a unit may get. i8 is as large as q8 and less exact. Routers stay in float32 in any plan: their few
 # bytes decide about all others.
 CANDIDATES: tuple[Encoding, ...] = tuple(ENCODINGS[name] for name in ("q4", "q8", "f16", "f32"))
+
+# What plans are compared with, and what a unit has that is not spoken of.
+_BASE = ENCODINGS["f32"]
 
 # Beyond so many units, neighbouring layers share one: each unit costs three runs of the model.
 MAX_UNITS = 64
@@ -46,12 +49,6 @@ class Unit:
     role: Role
     first: int | None = None
     last: int | None = None
-
-    def entry(self, encoding: Encoding) -> LayerEntry | None:
-        """Its entry in a plan; None for a role without layers."""
-        if self.first is None or self.last is None:
-            return None
-        return LayerEntry(self.role, self.first, self.last, encoding)
 
 
 @dataclass(frozen=True)
@@ -94,23 +91,31 @@ def units(description: ModelDescription) -> tuple[Unit, ...]:
     return tuple(found)
 
 
-def plan_of(description_units: Sequence[Unit], encodings: Sequence[Encoding]) -> Plan:
-    """The plan that gives each unit its encoding; layers that agree are written as one entry."""
+def plan_of(model: Sequence[Unit], encodings: Mapping[Unit, Encoding]) -> Plan:
+    """The plan that gives units their encodings and everything else float32.
+
+    Layers that agree are one entry, and a role whose units all agree is one without layers.
+    """
     roles: dict[Role, Encoding] = {}
     entries: list[LayerEntry] = []
-    for unit, encoding in zip(description_units, encodings, strict=True):
-        entry = unit.entry(encoding)
-        if entry is None:
-            roles[unit.role] = encoding
-        elif entries and _continues(entries[-1], entry):
-            entries[-1] = LayerEntry(entry.role, entries[-1].first, entry.last, encoding)
-        else:
-            entries.append(entry)
-    return Plan(ENCODINGS["f32"], roles, tuple(entries))
+    for role in dict.fromkeys(unit.role for unit in model):
+        mine = [unit for unit in model if unit.role is role]
+        if len({encodings.get(unit) for unit in mine}) == 1:
+            roles[role] = encodings.get(mine[0], _BASE)
+            continue
+        for unit in mine:
+            encoding = encodings.get(unit, _BASE)
+            assert unit.first is not None and unit.last is not None  # a role of several units is one of layers
+            if entries and _continues(entries[-1], unit, encoding):
+                entries[-1] = replace(entries[-1], last=unit.last)
+            else:
+                entries.append(LayerEntry(role, unit.first, unit.last, encoding))
+    kept = tuple(entry for entry in entries if entry.encoding is not _BASE)
+    return Plan(_BASE, roles, kept)
 
 
-def _continues(one: LayerEntry, next_: LayerEntry) -> bool:
-    return one.role is next_.role and one.last + 1 == next_.first and one.encoding is next_.encoding
+def _continues(entry: LayerEntry, unit: Unit, encoding: Encoding) -> bool:
+    return entry.role is unit.role and entry.last + 1 == unit.first and entry.encoding is encoding
 
 
 def unit_bytes(description: ModelDescription, unit: Unit, encoding: Encoding) -> int:

@@ -6,7 +6,7 @@ The engine runs both images over the same passages; logits and routing are recor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,10 @@ class Routes:
 
     experts: npt.NDArray[np.uint32]
     weights: npt.NDArray[np.float32]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Routes]) -> Routes:
+        return cls(np.concatenate([p.experts for p in parts]), np.concatenate([p.weights for p in parts]))
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,6 @@ def record(library: Library, image: Path, passages: Sequence[Passage], file: Pat
     engine = Engine(library, image, kv=kv, context=max(len(one.ids) for one in passages), trace_routing=True)
     shape = (sum(one.scored for one in passages), engine.info.vocab)
     logits = np.memmap(file, np.float32, "w+", shape=shape)
-    by_layer: dict[int, list[Route]] = {}
     parts: dict[int, list[Routes]] = {}
     row = 0
     for passage in passages:
@@ -83,19 +86,20 @@ def record(library: Library, image: Path, passages: Sequence[Passage], file: Pat
             row += 1
             logits[row] = engine.forward(id_)
         row += 1
-        by_layer.clear()
-        for route in engine.routing:
-            by_layer.setdefault(route.layer, []).append(route)
-        for layer, routes in by_layer.items():
-            experts = np.array([route.experts for route in routes], np.uint32)
-            weights = np.array([route.weights for route in routes], np.float32)
-            parts.setdefault(layer, []).append(Routes(experts, weights))
+        gather_routes(engine.routing, parts)
     targets = np.array([id_ for one in passages for id_ in one.ids[one.first :]], np.int64)
-    whole = {
-        layer: Routes(np.concatenate([p.experts for p in each]), np.concatenate([p.weights for p in each]))
-        for layer, each in parts.items()
-    }
-    return Recording(logits, targets, whole)
+    return Recording(logits, targets, {layer: Routes.joined(each) for layer, each in parts.items()})
+
+
+def gather_routes(routing: Sequence[Route], parts: dict[int, list[Routes]]) -> None:
+    """Appends what an engine recorded to `parts`, by layer, as arrays: these take a small part of the memory."""
+    by_layer: dict[int, list[Route]] = {}
+    for route in routing:
+        by_layer.setdefault(route.layer, []).append(route)
+    for layer, routes in by_layer.items():
+        experts = np.array([route.experts for route in routes], np.uint32)
+        weights = np.array([route.weights for route in routes], np.float32)
+        parts.setdefault(layer, []).append(Routes(experts, weights))
 
 
 def compare(reference: Recording, other: Recording) -> Comparison:
@@ -113,7 +117,7 @@ def compare(reference: Recording, other: Recording) -> Comparison:
         kl_max = max(kl_max, float(divergence.max()))
         same_top += int((wanted.argmax(axis=1) == got.argmax(axis=1)).sum())
     tokens = len(reference.targets)
-    decisions, same, weight_sum, weight_count, weight_max = _compare_routes(reference, other)
+    decisions, same, weight_sum, weight_count, weight_max = compare_routes(reference.routes, other.routes)
     return Comparison(
         tokens=tokens,
         perplexity=float(np.exp(loss / tokens)),
@@ -142,11 +146,11 @@ def _chunks(shape: tuple[int, ...]) -> Iterator[slice]:
         yield slice(start, min(start + step, shape[0]))
 
 
-def _compare_routes(reference: Recording, other: Recording) -> tuple[int, int, float, int, float]:
+def compare_routes(reference: Mapping[int, Routes], other: Mapping[int, Routes]) -> tuple[int, int, float, int, float]:
     """Decisions, equal ones, then of these the sum, number and largest of the weights' differences."""
     decisions, same, total, count, largest = 0, 0, 0.0, 0, 0.0
-    for layer, wanted in reference.routes.items():
-        got = other.routes[layer]
+    for layer, wanted in reference.items():
+        got = other[layer]
         equal = (wanted.experts == got.experts).all(axis=1)
         decisions += equal.size
         same += int(equal.sum())

@@ -33,7 +33,7 @@ AUTO = "auto"
 KEEP = "keep"
 
 # What a budget is spent after: so many tokens of the text, evenly spread. The certificate is measured on all of it.
-SENSITIVITY_TOKENS = 2048
+SENSITIVITY_TOKENS = 4096
 
 
 def pack(
@@ -183,19 +183,23 @@ class _Bench:
         return replace(done, image=out, image_bytes=size, image_id=identity, sections=sections, quality=card["quality"])
 
     def _router_certificate(self, packed: Path, options: Options) -> dict[str, Any]:
-        """The integer router beside the float router with the same weights."""
-        from colibri_sdk.convert import measure
+        """The integer routers beside float routers with the same weights: each on equal inputs, and in a whole run,
+        where the smallest difference of a weight may tip a later choice."""
+        from colibri_sdk.convert import measure, router_check
 
         twin = self.room / "twin.colibri"
         write_image(self.source, twin, replace(options, router="float", scales=(), measure=False), Silent())
-        self.log("measuring the integer router beside the float router")
-        result = measure.compare(self.record(twin, "twin"), self.record(packed, "other"))
+        self.log("measuring the integer routers beside the float routers")
+        alone = router_check.integer_agreement(self.library, twin, packed, self.passages, self.room)
+        together = measure.compare(self.record(twin, "twin"), self.record(packed, "other"))
         return {
             "mode": "integer",
-            "decisions": result.decisions,
-            "agreement": _digits(result.routing_agreement, 7),
-            "weight_error_mean": _digits(result.weight_mean),
-            "weight_error_max": _digits(result.weight_max),
+            "decisions": alone.decisions,
+            "agreement": _digits(alone.share, 7),
+            "weight_error_mean": _digits(alone.weight_mean),
+            "weight_error_max": _digits(alone.weight_max),
+            "agreement_of_run": _digits(together.routing_agreement, 7),
+            "kl_mean": _digits(together.kl_mean),
             "scales": [None if one is None else [one.steps, one.shift] for one in options.scales],
         }
 
