@@ -93,6 +93,11 @@ def write(
     return tensors
 
 
+def _rotary(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    plain = {"rope_type": "default", "rope_theta": config.get("rope_theta")}
+    return config.get("rope_parameters") or config.get("rope_scaling") or plain
+
+
 def _metadata(writer: gguf.GGUFWriter, arch: gguf.MODEL_ARCH, config: Mapping[str, Any], older: bool) -> None:
     A = gguf.MODEL_ARCH
     heads, hidden = config["num_attention_heads"], config["hidden_size"]
@@ -134,7 +139,7 @@ def _metadata(writer: gguf.GGUFWriter, arch: gguf.MODEL_ARCH, config: Mapping[st
     elif head_dim is not None:
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
-    rotary = config["rope_parameters"]
+    rotary = _rotary(config)
     if not latent and arch in (A.LLAMA, A.GRANITE_MOE, A.GLM4_MOE):
         part = rotary.get("partial_rotary_factor", 1.0)
         writer.add_rope_dimension_count(int((head_dim or hidden // heads) * part))
@@ -205,7 +210,7 @@ def _tensors(
         return found
 
     stacks: dict[str, dict[int, Array]] = {}
-    rotary = config["rope_parameters"]
+    rotary = _rotary(config)
     if rotary["rope_type"] == "llama3":
         yield "rope_freqs.weight", _llama3_factors(config, rotary)
     for name, array in stored.items():
