@@ -38,17 +38,16 @@ def rope_settings(config: Mapping[str, Any]) -> dict[str, Any]:
             raise CheckpointError(f"config.json has {key} = {block!r}; an object or null is expected", where=key)
         settings |= block or {}
     outer = config.get("rope_theta")
-    inner = settings.get("rope_theta", outer)
-    if outer is not None and inner != outer:
+    inner = settings.setdefault("rope_theta", outer)
+    if outer is not None and inner is not outer and inner != outer:
         raise CheckpointError(
             f"config.json gives rope_theta as {outer} and, in rope_parameters, as {inner}",
             "Fetch config.json again.",
             where="rope_theta",
         )
-    settings["rope_theta"] = inner
     settings.setdefault("rope_type", settings.get("type", "default"))
     if settings.get("partial_rotary_factor") is None:
-        settings["partial_rotary_factor"] = config.get("partial_rotary_factor") or 1.0
+        settings["partial_rotary_factor"] = config.get("partial_rotary_factor")
     return settings
 
 
@@ -128,21 +127,37 @@ def _factors(settings: Mapping[str, Any], dim: int) -> Floats:
     return factors
 
 
-def from_config(config: Mapping[str, Any], head_dim: int, default_theta: float) -> Rope:
-    """The rotary tables of config.json for heads of `head_dim` dimensions, of which a part may rotate.
-
-    Scalings: default, linear (Chen et al., 2023), dynamic (NTK), yarn, llama3, each after the transformers library's
-    float32 arithmetic. Raises CheckpointError naming any other.
-    """
-    settings = rope_settings(config)
-    theta = _number(settings, "rope_theta", default_theta)
-    dim = int(head_dim * _number(settings, "partial_rotary_factor", 1.0))
+def _rotating(settings: Mapping[str, Any], head_dim: int, default_part: float | None) -> int:
+    """Dimensions of a head that rotate."""
+    part = _number(settings, "partial_rotary_factor", 1.0 if default_part is None else default_part)
+    if default_part is None and part != 1.0:
+        raise CheckpointError(
+            f"config.json has partial_rotary_factor = {part}, which is not supported with this architecture",
+            "Supported: 1.0.",
+            where="partial_rotary_factor",
+        )
+    dim = int(head_dim * part)
     if dim % 2 or not 2 <= dim <= head_dim:
         raise CheckpointError(
             f"{dim} of {head_dim} dimensions of a head would rotate; rotary positions need pairs",
             "config.json may be damaged.",
             where="head_dim",
         )
+    return dim
+
+
+def from_config(
+    config: Mapping[str, Any], head_dim: int, default_theta: float, default_part: float | None = None
+) -> Rope:
+    """The rotary tables of config.json for heads of `head_dim` dimensions. `default_part` is the share of them that
+    rotates where config.json does not say; None: all do, and config.json must not say otherwise.
+
+    Scalings: default, linear (Chen et al., 2023), dynamic (NTK), yarn, llama3, each after the transformers library's
+    float32 arithmetic. Raises CheckpointError naming any other.
+    """
+    settings = rope_settings(config)
+    theta = _number(settings, "rope_theta", default_theta)
+    dim = _rotating(settings, head_dim, default_part)
     kind = settings["rope_type"]
     plain = inverse_frequencies(theta, dim)
     if kind == "default":

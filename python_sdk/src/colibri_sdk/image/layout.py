@@ -8,7 +8,9 @@ meaning of each field is documented there and in docs/image-format.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
@@ -372,6 +374,22 @@ ENUMS: dict[str, tuple[type[IntEnum], str]] = {
     "col_segment_kind": (SegmentKind, "COL_SEGMENT_"),
     "colibri_kv_format": (KvFormat, "COLIBRI_KV_"),
 }
+
+
+def tensor_paths(dtype: np.dtype[np.void]) -> Iterator[tuple[str, ...]]:
+    """Where a struct's col_tensor entries are: field names from the outside in, ("attention", "query", "weight")."""
+    for name in dtype.names or ():
+        if dtype[name] == TENSOR:
+            yield (name,)
+        elif dtype[name].names:
+            yield from ((name, *rest) for rest in tensor_paths(dtype[name]))
+
+
+def member(record: Any, path: tuple[str, ...]) -> Any:
+    """record[path[0]][path[1]] and so on, of one struct or of an array of them."""
+    for name in path:
+        record = record[name]
+    return record
 
 
 def align_up(value: int, step: int) -> int:

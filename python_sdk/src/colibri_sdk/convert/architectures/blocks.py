@@ -225,9 +225,10 @@ class Facts:
 
     # ------------------------------------------------------------------------------------------------- the whole
 
-    def rope(self, head_dim: int | None = None, default_theta: float = 10000.0) -> Rope:
-        """The rotary tables for heads of `head_dim`, by default the model's."""
-        return rotary.from_config(self.config, head_dim or self.head_dim, default_theta)
+    def rope(self, *, default_theta: float = 10000.0, default_part: float | None = None) -> Rope:
+        """The rotary tables for the model's heads. `default_part` is the share of a head that rotates where config.json
+        does not say; None for architectures whose heads rotate whole."""
+        return rotary.from_config(self.config, self.head_dim, default_theta, default_part)
 
     def model(
         self,

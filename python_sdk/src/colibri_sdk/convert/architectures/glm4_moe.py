@@ -18,7 +18,7 @@ CLASSES = ("Glm4MoeForCausalLM",)
 
 def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescription:
     facts = Facts.read({"rms_norm_eps": 1e-5} | dict(config), tensors)
-    rope = facts.rope()
+    rope = facts.rope(default_part=0.5)
     bias = keys.switch(config, "attention_bias", False)
     qk_norm = QkNorm.HEAD if keys.switch(config, "use_qk_norm", False) else QkNorm.NONE
     experts = facts.expert_count("n_routed_experts", "num_local_experts")

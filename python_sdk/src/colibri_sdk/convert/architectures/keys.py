@@ -45,6 +45,16 @@ def positive_number(config: Mapping[str, Any], key: str, default: float | None =
     return float(value)
 
 
+def optional_integer(config: Mapping[str, Any], key: str, default: int = 0) -> int:
+    """config[key] as an integer from 0 on; null and a missing key give `default`."""
+    value = config.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST:
+        raise _wrong(key, value, "an integer from 0 on")
+    return value
+
+
 def only(config: Mapping[str, Any], key: str, *allowed: Any) -> None:
     """Refuses every value of config[key] that is not in `allowed`; a missing key counts as the first of them."""
     value = config.get(key, allowed[0])
