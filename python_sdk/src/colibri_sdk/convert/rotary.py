@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from colibri_sdk.convert.checks import is_usable
 from colibri_sdk.convert.description import Floats, Rope
 from colibri_sdk.errors import CheckpointError
 
@@ -55,7 +56,7 @@ def _number(settings: Mapping[str, Any], key: str, default: float | None = None)
     value = settings.get(key)
     if value is None and default is not None:
         return default
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value) or value <= 0:
+    if not is_usable(value):
         raise CheckpointError(
             f"config.json's rotary settings have {key} = {value!r}; a positive number is expected",
             "Fetch config.json again.",

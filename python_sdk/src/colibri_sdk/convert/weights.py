@@ -169,15 +169,15 @@ class Weights(ABC):
         if source.is_vector:
             vector = self._floats(source, None if source.order is None else source.order)
             vector = vector if source.transform is None else source.transform(vector)
-            yield vector.reshape(1, source.cols) * scale
+            yield _times(vector.reshape(1, source.cols), scale)
             return
         if source.transform is not None:
             whole = source.transform(self._floats(source, None)).reshape(source.rows, source.cols)
             for start in range(0, source.rows, rows_at_once):
-                yield whole[start : start + rows_at_once] * scale
+                yield _times(whole[start : start + rows_at_once], scale)
             return
         for piece in _pieces(source, rows_at_once):
-            yield self._floats(source, piece) * scale
+            yield _times(self._floats(source, piece), scale)
 
     def pieces(self, source: TensorSource, rows_at_once: int, fmt: Format) -> Iterator[IntegerBlocks | Floats]:
         """The same rows for format `fmt`: the stored blocks themselves where it takes them over, numbers elsewhere."""
@@ -199,6 +199,12 @@ class Weights(ABC):
     @abstractmethod
     def _blocks(self, source: TensorSource, rows: slice | Rows) -> IntegerBlocks | None:
         """The same of a tensor of one of BLOCK_TYPES, or None where its scales do not fit binary16."""
+
+
+def _times(numbers: Floats, scale: np.float32) -> Floats:
+    """numbers x scale. NaN and infinity are refused later, by name, without a warning before."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return numbers * scale
 
 
 def _pieces(source: TensorSource, rows_at_once: int) -> Iterator[slice | Rows]:

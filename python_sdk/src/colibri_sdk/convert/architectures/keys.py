@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
+from colibri_sdk.convert.checks import is_usable
 from colibri_sdk.errors import CheckpointError
 
 # The image's fields are uint32; anything near that is a damaged file.
@@ -40,7 +40,7 @@ def positive_number(config: Mapping[str, Any], key: str, default: float | None =
         if default is None:
             raise CheckpointError(f"config.json has no {key}", "Fetch config.json again.", where=key)
         return default
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value) or value <= 0:
+    if not is_usable(value):
         raise _wrong(key, value, "a positive number")
     return float(value)
 

@@ -93,6 +93,12 @@ class Metadata:
             f"has {self.architecture}.{suffix} = {_shown(value)}; one integer for all layers is expected"
         )
 
+    def word(self, suffix: str) -> str | None:
+        value = self.get(suffix)
+        if value is None or isinstance(value, str):
+            return value
+        return self.refuse(f"has {self.architecture}.{suffix} = {_shown(value)}; a text is expected")
+
     def needed(self, suffix: str) -> int:
         value = self.integer(suffix)
         return self.refuse(f"has no {self.architecture}.{suffix}") if value is None else value
@@ -246,7 +252,7 @@ def _is_second(meta: Metadata) -> bool:
 def _rotary(meta: Metadata, config: Mapping[str, Any], factors: list[float] | None) -> dict[str, Any]:
     """Rotary settings under rope_parameters."""
     settings: dict[str, Any] = {"rope_type": "default", "rope_theta": meta.number("rope.freq_base") or 10000.0}
-    kind, factor = meta.get("rope.scaling.type"), meta.number("rope.scaling.factor")
+    kind, factor = meta.word("rope.scaling.type"), meta.number("rope.scaling.factor")
     older = meta.number("rope.scale_linear")
     if older not in (None, 0.0, 1.0):
         kind, factor = "linear", older
