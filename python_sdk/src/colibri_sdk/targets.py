@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from colibri_sdk import ports
-from colibri_sdk.errors import UsageError
+from colibri_sdk.errors import DeviceError, NoDeviceError, TransferError, UsageError
 
 if TYPE_CHECKING:
     from colibri_sdk.boards import Board
@@ -115,11 +115,36 @@ def emulated(
     storage = storage_for(board, firmware, image, directory, log=log)
     card = storage if storage != image else None
     say(f"booting {board.name}")
-    with (
-        emulator.start(board, firmware=firmware, storage=storage, **options) as running,
-        Device.open(running, timeout=timeout, elf=firmware.elf) as device,
-    ):
-        yield Target(device, f"{board.name} (emulated)", board, firmware, running, card)
+    with emulator.start(board, firmware=firmware, storage=storage, **options) as running:
+        try:
+            device = Device.open(running, timeout=timeout, elf=firmware.elf)
+        except (NoDeviceError, TransferError) as error:
+            raise running.failure(f"{board.name} does not answer: {error.message}") from error
+        with device:
+            require_model(device, board.name)
+            yield Target(device, f"{board.name} (emulated)", board, firmware, running, card)
+
+
+def require_model(device: Device, where: str) -> None:
+    """Raises DeviceError with the device's reason when it has no model."""
+    from colibri_sdk.status import Status, hint
+
+    info = device.info()
+    if info.state != "no model":
+        return
+    try:
+        reason = Status(info.status).name
+    except ValueError:
+        reason = f"status {info.status}"
+    detail = f" ({info.status_where}: {info.status_got}, wanted {info.status_wanted})" if info.status_where else ""
+    raise DeviceError(
+        f"{where} has no model: {reason}{detail}",
+        hint(info.status),
+        status=info.status,
+        where=info.status_where,
+        got=info.status_got,
+        wanted=info.status_wanted,
+    )
 
 
 @contextmanager
