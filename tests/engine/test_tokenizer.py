@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 
 import pytest
@@ -146,6 +147,14 @@ LONG = {
 @pytest.mark.parametrize("name", LONG)
 def test_long_runs(pair: tuple[EngineTokenizer, Reference], name: str) -> None:
     check_text(pair, LONG[name])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_long_pieces_at_random(pair: tuple[EngineTokenizer, Reference], seed: int) -> None:
+    """Many pairs of many ranks at once: removals from the middle of the heap move others up as well as down."""
+    source = random.Random(seed)
+    for letters in ("ab", "aab\u4e2d", "01", " \n"):
+        check_text(pair, "".join(source.choices(letters, k=3000)))
 
 
 def test_prompts_of_the_demo(native: Native, references: dict[str, Reference]) -> None:
