@@ -182,7 +182,9 @@ static void on_acknowledgement(struct link *link, const struct frame *frame)
     link->base = frame->ack;
     link->credit = frame->credit;
     if (taken != 0) {
-        link->backoff = 0;
+        if (link->backoff != 0) {
+            link->backoff--; /* not to 0 at once: the line may be slower than it says */
+        }
         link->timer = now(link);
     }
     if (frame->kind == FRAME_NAK && link->sent != link->base) {

@@ -16,8 +16,8 @@
 #define COMPUTE_US 200u /* between two steps while the device does not wait */
 
 /* Returns the number of bytes put into rx, SIM_STOP or SIM_CRASH. *time is moved on by at least 1 and is not to
- * pass `until` by much. */
-typedef int (*sim_step)(uint64_t *time, uint64_t until, const uint8_t *tx, uint32_t tx_bytes, uint8_t *rx,
+ * pass `until` by much. *quiet is set to when the step has something to do next, if the device writes nothing. */
+typedef int (*sim_step)(uint64_t *time, uint64_t until, uint64_t *quiet, const uint8_t *tx, uint32_t tx_bytes, uint8_t *rx,
                         uint32_t rx_capacity);
 enum { SIM_STOP = -1, SIM_CRASH = -2 };
 enum { SIM_STOPPED = 1, SIM_RESET = 2, SIM_CRASHED = 3 };
@@ -28,6 +28,7 @@ static sim_step step;
 static jmp_buf leave;
 static uint64_t time_now;
 static uint64_t last_step;
+static uint64_t quiet;
 static uint8_t tx[BUFFER], rx[BUFFER];
 static uint32_t tx_bytes, rx_at, rx_bytes;
 static uint8_t memory[262144] __attribute__((aligned(4096)));
@@ -35,7 +36,12 @@ static uint8_t image[4096] __attribute__((aligned(64))) = "C";
 
 static void run_step(uint64_t until)
 {
-    int got = step(&time_now, until, tx, tx_bytes, rx, BUFFER);
+    if (tx_bytes == 0 && until < quiet) {
+        time_now = until > time_now ? until : time_now;
+        last_step = time_now;
+        return;
+    }
+    int got = step(&time_now, until, &quiet, tx, tx_bytes, rx, BUFFER);
     tx_bytes = 0;
     rx_at = 0;
     rx_bytes = 0;
@@ -121,6 +127,7 @@ int sim_run(sim_step callback, uint64_t *time, uint32_t baud)
     step = callback;
     time_now = *time;
     last_step = time_now;
+    quiet = 0;
     tx_bytes = 0;
     rx_at = 0;
     rx_bytes = 0;

@@ -225,7 +225,7 @@ class Peer:
         self._sent = max(self._sent, self._base)
         self._credit = frame.credit
         if taken:
-            self._backoff = 0
+            self._backoff = max(self._backoff - 1, 0)  # not to 0 at once: the line may be slower than it says
             self._timer = now
         if frame.kind == Kind.NAK and self._sent != self._base:
             self._sent = self._base
