@@ -42,7 +42,7 @@ class Target:
 def image_for(model: Path, *, quant: str = "q8", log: Log | None = None, progress: Any = None) -> Path:
     """The image to use for `model`: itself, or, for a checkpoint's directory, one packed now and kept in build/.
 
-    The kept one is used again as long as nothing in the directory is newer than it.
+    The kept one is used again as long as the directory's files and the packer are those that it was made from.
     """
     from filelock import FileLock
 
@@ -58,21 +58,29 @@ def image_for(model: Path, *, quant: str = "q8", log: Log | None = None, progres
     images = build_dir() / "images"
     images.mkdir(parents=True, exist_ok=True)
     out = images / f"{model.resolve().name}-{quant}.colibri"
+    origin = out.with_suffix(".origin")
     with FileLock(out.with_suffix(".lock")):
-        if not out.is_file() or out.stat().st_mtime < newest(model):
+        wanted = fingerprint(model)
+        if not out.is_file() or not origin.is_file() or origin.read_text() != wanted:
             from colibri_sdk.convert import pack
 
             if log:
                 log(f"packing {model} as {quant}")
+            origin.unlink(missing_ok=True)
             pack(model, out, quant=quant, progress=progress)
+            origin.write_text(wanted)
     return out
 
 
-def newest(directory: Path) -> float:
-    """Latest change of any file in a directory or of the package that packs it."""
+def fingerprint(directory: Path) -> str:
+    """A line for each file of a checkpoint and of the packer: path, bytes, time of its last change."""
     package = Path(__file__).resolve().parent
-    files = [*directory.iterdir(), *(package / "convert").rglob("*.py"), *(package / "image").rglob("*.py")]
-    return max(file.stat().st_mtime for file in files)
+    files = [*directory.resolve().iterdir(), *(package / "convert").rglob("*.py"), *(package / "image").rglob("*.py")]
+    lines = []
+    for file in sorted(files):
+        status = file.stat()
+        lines.append(f"{file} {status.st_size} {status.st_mtime_ns}\n")
+    return "".join(lines)
 
 
 def storage_for(board: Board, firmware: Firmware, image: Path, directory: Path, *, log: Log | None = None) -> Path:
