@@ -137,9 +137,19 @@ class World:
         limit_seconds: float = 900.0,
         crash_at: Sequence[float] = (),
         calm_after: float = float("inf"),
+        storage: bytes | None = None,
+        block_us: int = 0,
+        failing_block: int = (1 << 64) - 1,
     ) -> None:
         self._library = ctypes.CDLL(str(library))
         self._library.sim_run.restype = ctypes.c_int
+        self._storage = storage  # the device reads it from here
+        self._library.sim_set_storage(
+            storage,
+            ctypes.c_uint64(len(storage or b"")),
+            ctypes.c_uint32(block_us),
+            ctypes.c_uint64(failing_block),
+        )
         rng = random.Random(seed)
         self.peer = Peer(bytes_per_second=baud / 10 if baud else None, draw=lambda: rng.randrange(1, 1 << 32))
         self.down = Line(damage, rng, bytes_per_second)
