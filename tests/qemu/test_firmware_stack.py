@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from bringup import BOARDS, symbols
 
+from bringup import BOARDS, symbols
 from colibri_sdk import targets
 from colibri_sdk.boards import load_board
 from colibri_sdk.build import Firmware
