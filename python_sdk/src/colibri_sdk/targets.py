@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from colibri_sdk import ports
-from colibri_sdk.errors import DeviceError, NoDeviceError, TransferError, UsageError
+from colibri_sdk.errors import NoDeviceError, TransferError, UsageError
 
 if TYPE_CHECKING:
     from colibri_sdk.boards import Board
@@ -134,21 +134,20 @@ def emulated(
 
 
 def require_model(device: Device, where: str) -> None:
-    """Raises DeviceError with the device's reason when it has no model."""
-    from colibri_sdk.status import Status, hint
+    """Raises ImageError or DeviceError with the device's reason when it has no model."""
+    from colibri_sdk.status import Status, failure
 
     info = device.info()
     if info.state != "no model":
         return
     try:
-        reason = Status(info.status).name
+        reason = Status(info.status).name.removeprefix("E_").lower().replace("_", " ")
     except ValueError:
         reason = f"status {info.status}"
-    detail = f" ({info.status_where}: {info.status_got}, wanted {info.status_wanted})" if info.status_where else ""
-    raise DeviceError(
-        f"{where} has no model: {reason}{detail}",
-        hint(info.status),
-        status=info.status,
+    raise failure(
+        info.status,
+        f"no model: {reason}",
+        subject=where,
         where=info.status_where,
         got=info.status_got,
         wanted=info.status_wanted,
