@@ -144,6 +144,22 @@ def test_image_that_is_damaged_is_exit_code_7(hummingbird: PackModel, tmp_path: 
     assert [check["name"] for check in checked["checks"] if not check["ok"]][-1] == "image id"
 
 
+def test_run_on_an_image_that_is_damaged_is_exit_code_7(hummingbird: PackModel, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.colibri"
+    broken.write_bytes(hummingbird("q8").read_bytes()[:-4096])
+    assert run("run", str(broken), PROMPT, code=7) == ""
+
+
+def test_monitor_shows_what_the_device_logs_until_ctrl_c(hummingbird: PackModel) -> None:
+    line = [*COLIBRI, "monitor", "--model", str(hummingbird("q8"))]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "hummingbird" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+
+
 class Terminal:
     """A chat at a terminal."""
 
