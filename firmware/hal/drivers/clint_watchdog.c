@@ -61,13 +61,12 @@ static hal_status start(const void *config, void *state, uint32_t milliseconds)
 }
 
 /* WFI ends with an interrupt that is enabled in mie also while mstatus.MIE masks it (privileged architecture 1.12,
- * 3.3.3): it is taken only if the watchdog's own time is over when the mask goes. */
+ * 3.3.3): it is taken only if the watchdog's own time is over when the mask goes, at most a nap late. */
 static void nap(const void *config, void *state, uint32_t microseconds)
 {
     const struct clint_watchdog_state *watchdog = state;
-    const uint64_t alarm = now() + ticks_per_second() * microseconds / 1000000u;
     arch_disable_interrupts();
-    set_alarm(config, watchdog->running && watchdog->deadline < alarm ? watchdog->deadline : alarm);
+    set_alarm(config, now() + ticks_per_second() * microseconds / 1000000u);
     enable_timer(true);
     arch_wait_for_interrupt();
     if (watchdog->running) {

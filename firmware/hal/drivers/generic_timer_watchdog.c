@@ -60,14 +60,13 @@ static hal_status start(const void *config, void *state, uint32_t milliseconds)
 }
 
 /* WFI ends with the interrupt also while it is masked (DDI 0487, D1.7.2): it is taken only if the watchdog's own time
- * is over when the mask goes. */
+ * is over when the mask goes, at most a nap late. */
 static void nap(const void *config, void *state, uint32_t microseconds)
 {
     const struct generic_timer_watchdog_config *fixed = config;
     const struct generic_timer_watchdog_state *watchdog = state;
-    const uint64_t alarm = now() + ticks_per_second() * microseconds / 1000000u;
     arch_disable_interrupts();
-    set_alarm(watchdog->running && watchdog->deadline < alarm ? watchdog->deadline : alarm);
+    set_alarm(now() + ticks_per_second() * microseconds / 1000000u);
     if (!watchdog->running) {
         set_control(CTL_ENABLE);
         fixed->interrupts.api->enable(fixed->interrupts.config);
