@@ -24,6 +24,7 @@ def _host_environment(arguments, sanitize, compiler=None):
         HOST_CC=compiler or arguments.get("CC"),
         SANITIZE=sanitize,
         CPPPATH=INCLUDES,
+        CPPDEFINES=["_DEFAULT_SOURCE"],  # programs use POSIX beside C11
     )
     shorten_commands(env, arguments)
     return env

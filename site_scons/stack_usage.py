@@ -6,8 +6,8 @@ for an entry function is the costliest path of direct calls plus, for calls thro
 costliest paths that start at different functions whose address is taken (found in the objects' relocations).
 
 This is a true bound as long as calls through pointers nest at most INDIRECT_DEPTH deep and no function is entered
-again through a pointer while it runs. Both follow from the design: the runtime's command table -> the engine's hooks
-and callbacks -> a driver's function table. Recursion by direct calls makes the result unbounded (None), as does a
+again through a pointer while it runs. The longest such chain in the runtime: a request's handler -> the engine's poll
+hook -> the handler of a request that is answered meanwhile -> the link's hook -> the watchdog driver -> the clock. Recursion by direct calls makes the result unbounded (None), as does a
 frame whose size is not known at compile time.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from elftools.elf.elffile import ELFFile
 from elftools.elf.relocation import RelocationSection
 
-INDIRECT_DEPTH = 3
+INDIRECT_DEPTH = 6
 INDIRECT = "__indirect_call"
 
 NODE = re.compile(r'node: \{ title: "([^"]+)" label: "([^"]*)"')

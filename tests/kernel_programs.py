@@ -27,6 +27,14 @@ SPECIFIC = {"x86_64": "avx2.c", "aarch64": "neon.c", "riscv64": None}
 FMA = {"x86_64": ["-mfma"], "aarch64": [], "riscv64": []}
 
 
+def can_fuse(architecture: str) -> bool:
+    """Does this machine have a fused multiply-add? Emulated processors all do."""
+    if architecture != "x86_64":
+        return True
+    info = Path("/proc/cpuinfo")
+    return info.exists() and " fma " in info.read_text()
+
+
 @dataclass(frozen=True)
 class Toolchain:
     """A compiler and what runs its programs."""

@@ -6,9 +6,9 @@
 
 bool col_all_finite(const float *x, uint32_t n)
 {
-    uint32_t bad = 0; /* no early exit: the loop vectorises, and in a healthy model there is nothing to find */
-    for (uint32_t i = 0; i < n; i++) {
-        bad |= (uint32_t)((col_float_bits(x[i]) & 0x7f800000u) == 0x7f800000u);
+    uint32_t carry = 0; /* an exponent of all ones, and only that, runs over into bit 31 when one is added to it */
+    for (uint32_t i = 0; i < n; i++) { /* no early exit: in a healthy model there is nothing to find */
+        carry |= (col_float_bits(x[i]) & 0x7f800000u) + 0x00800000u;
     }
-    return bad == 0;
+    return carry >> 31 == 0;
 }

@@ -30,7 +30,7 @@ typedef enum hal_status {
 /* ---- console: the bytes of the link. Never blocks on input. */
 struct hal_console_api {
     hal_status (*init)(const void *config, void *state);
-    size_t (*read)(const void *config, void *state, uint8_t *data, size_t capacity); /* bytes that are there, may be 0 */
+    size_t (*read)(const void *config, void *state, uint8_t *data, size_t capacity); /* what is there, may be 0 */
     void (*write)(const void *config, void *state, const uint8_t *data, size_t bytes); /* blocks until accepted */
     /* Returns when input is there or after about that time, so that an idle board need not spin. NULL: don't wait. */
     void (*wait)(const void *config, void *state, uint32_t milliseconds);
@@ -83,6 +83,9 @@ struct hal_watchdog_api {
     hal_status (*start)(const void *config, void *state, uint32_t milliseconds);
     void (*kick)(const void *config, void *state);
     void (*stop)(const void *config, void *state);
+    /* Halts the core for about that long, with the watchdog's timer as alarm clock; the watchdog's own time runs on.
+     * For drivers that wait. NULL: the core can't be halted. */
+    void (*nap)(const void *config, void *state, uint32_t microseconds);
 };
 struct hal_watchdog {
     const struct hal_watchdog_api *api;

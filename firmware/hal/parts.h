@@ -38,6 +38,11 @@ uint64_t hal_deadline(uint32_t milliseconds);  /* the tick at which that much ti
 bool hal_expired(uint64_t deadline);
 void hal_delay(uint32_t microseconds);
 
+/* For a console's `wait`: halts the core in naps until `ready` says so or that much time has passed. A nap is as long
+ * as the line takes to fill half of a FIFO of `fifo_bytes`. */
+void hal_wait_console(bool (*ready)(const void *config), const void *config, uint32_t milliseconds, uint32_t fifo_bytes,
+                      uint32_t baud);
+
 /* Before a reset: what the console has accepted must leave its FIFO (at most 32 bytes, 2.8 ms at 115,200 baud). */
 #define HAL_DRAIN_US 5000u
 

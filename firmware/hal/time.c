@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * time.c: time-outs for drivers, on the board's clock.
+ * time.c: time-outs and waiting for drivers, on the board's clock.
  */
 #include "parts.h"
 
@@ -28,5 +28,18 @@ void hal_delay(uint32_t microseconds)
 {
     const uint64_t end = now() + frequency() * microseconds / 1000000u + 1u;
     while (!hal_expired(end)) {
+    }
+}
+
+void hal_wait_console(bool (*ready)(const void *config), const void *config, uint32_t milliseconds, uint32_t fifo_bytes,
+                      uint32_t baud)
+{
+    const struct hal_watchdog *watchdog = &hal_board.watchdog;
+    const uint32_t bits = fifo_bytes / 2u * 10u; /* start, eight data, stop */
+    const uint64_t deadline = hal_deadline(milliseconds);
+    while (!ready(config) && !hal_expired(deadline)) {
+        if (watchdog->api != NULL && watchdog->api->nap != NULL) {
+            watchdog->api->nap(watchdog->config, watchdog->state, bits * 1000000u / baud);
+        }
     }
 }

@@ -60,10 +60,52 @@ static void put_on_line(struct link *link, const struct frame *frame)
     }
 }
 
+/* ------------------------------------------------------------------------------------------------------- inbox */
+
+static uint32_t kept(uint64_t message_bytes)
+{
+    return message_bytes < LINK_MAX_MESSAGE ? (uint32_t)message_bytes : LINK_MAX_MESSAGE;
+}
+
+/* Bytes that the inbox can take beyond the message that is coming in. */
+static uint32_t inbox_room(const struct link *link)
+{
+    uint32_t used = link->inbox_bytes + LINK_RECORD + kept(link->message_bytes);
+    return used < LINK_INBOX ? LINK_INBOX - used : 0;
+}
+
 static uint8_t own_credit(const struct link *link)
 {
-    return link->incoming == LINK_FILLING ? LINK_WINDOW : 0;
+    uint32_t frames = inbox_room(link) / (LINK_RECORD + FRAME_PAYLOAD); /* each may begin a message */
+    return (uint8_t)(frames < LINK_WINDOW ? frames : LINK_WINDOW);
 }
+
+/* False when there is no room for it. */
+static bool keep_payload(struct link *link, const struct frame *frame)
+{
+    uint32_t at = kept(link->message_bytes);
+    uint32_t more = kept(link->message_bytes + frame->bytes) - at;
+    uint32_t start = link->inbox_bytes + LINK_RECORD;
+    if (start + at + more > LINK_INBOX) {
+        return false;
+    }
+    for (uint32_t i = 0; i < more; i++) {
+        link->inbox[start + at + i] = frame->payload[i];
+    }
+    link->message_bytes += frame->bytes;
+    return true;
+}
+
+static void finish_message(struct link *link)
+{
+    uint64_t whole = link->message_bytes < UINT32_MAX ? link->message_bytes : UINT32_MAX;
+    store_u32(link->inbox + link->inbox_bytes, kept(link->message_bytes));
+    store_u32(link->inbox + link->inbox_bytes + 4, (uint32_t)whole);
+    link->inbox_bytes += LINK_RECORD + kept(link->message_bytes);
+    link->message_bytes = 0;
+}
+
+/* ------------------------------------------------------------------------------------------------------- frames */
 
 static void send_frame(struct link *link, uint8_t kind, uint8_t seq, const uint8_t *payload, size_t bytes)
 {
@@ -98,10 +140,9 @@ static void leave_session(struct link *link)
     link->ack_due = false;
     link->nak_due = false;
     link->nak_sent = false;
-    if (link->incoming != LINK_TAKEN) { /* a message that is being read stays until it is released */
-        link->incoming = LINK_FILLING;
-        link->message_bytes = 0;
-    }
+    /* A message that is being read stays until it is released. */
+    link->inbox_bytes = link->taken ? LINK_RECORD + load_u32(link->inbox) : 0;
+    link->message_bytes = 0;
     link->base = 0;
     link->sent = 0;
     link->fresh = 0;
@@ -156,17 +197,13 @@ static void on_numbered(struct link *link, const struct frame *frame)
         return;
     }
     link->ack_due = true;
-    if (link->incoming != LINK_FILLING) {
-        return; /* no room: the sender has not heeded the credit, or does not know it yet */
+    if (!keep_payload(link, frame)) {
+        return; /* the sender has not heeded the credit */
     }
     link->expected++;
     link->nak_sent = false;
-    for (size_t i = 0; i < frame->bytes && link->message_bytes + i < LINK_MAX_MESSAGE; i++) {
-        link->message[link->message_bytes + i] = frame->payload[i];
-    }
-    link->message_bytes += frame->bytes;
     if (frame->kind == FRAME_DATA) {
-        link->incoming = LINK_WHOLE;
+        finish_message(link);
     }
 }
 
@@ -182,7 +219,9 @@ static void on_acknowledgement(struct link *link, const struct frame *frame)
     link->base = frame->ack;
     link->credit = frame->credit;
     if (taken != 0) {
-        link->backoff = 0;
+        if (link->backoff != 0) {
+            link->backoff--; /* not to 0 at once: the line may be slower than it says */
+        }
         link->timer = now(link);
     }
     if (frame->kind == FRAME_NAK && link->sent != link->base) {
@@ -352,7 +391,8 @@ void link_pump(struct link *link)
 void link_wait(struct link *link, uint32_t milliseconds)
 {
     const struct hal_console *console = link->config.console;
-    if (console->api->wait != NULL && link->ring_head == link->ring_tail) {
+    bool waiting = link->inbox_bytes != 0 && !link->taken;
+    if (console->api->wait != NULL && link->ring_head == link->ring_tail && !waiting) {
         console->api->wait(console->config, console->state, milliseconds);
     }
     link_pump(link);
@@ -360,20 +400,26 @@ void link_wait(struct link *link, uint32_t milliseconds)
 
 bool link_take(struct link *link, const uint8_t **message, uint64_t *whole_bytes)
 {
-    if (link->incoming != LINK_WHOLE) {
+    if (link->taken || link->inbox_bytes == 0) {
         return false;
     }
-    link->incoming = LINK_TAKEN;
-    *message = link->message;
-    *whole_bytes = link->message_bytes;
+    link->taken = true;
+    *message = link->inbox + LINK_RECORD;
+    *whole_bytes = load_u32(link->inbox + 4);
     return true;
 }
 
 void link_release(struct link *link)
 {
-    link->incoming = LINK_FILLING;
-    link->message_bytes = 0;
-    link->ack_due = link->open; /* the credit has risen from 0 */
+    uint32_t first = LINK_RECORD + load_u32(link->inbox);
+    uint32_t all = link->inbox_bytes + LINK_RECORD + kept(link->message_bytes);
+    bool was_full = own_credit(link) < LINK_WINDOW;
+    for (uint32_t i = first; i < all && i < LINK_INBOX; i++) {
+        link->inbox[i - first] = link->inbox[i];
+    }
+    link->inbox_bytes -= first;
+    link->taken = false;
+    link->ack_due = link->ack_due || (was_full && link->open); /* the credit has risen */
 }
 
 /* Gives slot[next], which is full or holds the message's end, its number. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * link.h: the device's end of the link (PROTOCOL.md, sections 2 and 3): messages in order, once, over bytes that may
- * be damaged. It owns one session at a time, one incoming message, and a window of outgoing frames; all of that lies
+ * be damaged. It owns one session at a time, an inbox of messages, and a window of outgoing frames; all of that lies
  * in struct link, which the caller provides. Nothing runs in the background: the link lives by link_pump, which is to
  * be called at least each millisecond.
  */
@@ -21,6 +21,10 @@
 #define LINK_WINDOW 8u
 /* Longest message from the host: a context of 4,096 ids fills it; longer texts are a matter of max_text_bytes. */
 #define LINK_MAX_MESSAGE 16384u
+/* Incoming messages wait here, one after the other, each behind its two lengths: one that is as long as may be, and a
+ * window of short ones (CANCEL) behind it. */
+#define LINK_RECORD 8u
+#define LINK_INBOX (LINK_RECORD + LINK_MAX_MESSAGE + LINK_WINDOW * (LINK_RECORD + FRAME_PAYLOAD))
 /* Bytes that arrive while the device writes: more than one frame each way. A power of two. */
 #define LINK_RING 2048u
 
@@ -36,12 +40,6 @@ struct link_counters {
     uint32_t repeated; /* numbered frames that had been taken before */
     uint32_t sent;     /* numbered frames, first time */
     uint32_t resent;   /* numbered frames, again */
-};
-
-enum link_incoming {
-    LINK_FILLING, /* message[] collects pieces */
-    LINK_WHOLE,   /* message[] is complete and waits to be taken */
-    LINK_TAKEN    /* the caller reads message[] */
 };
 
 struct link_config {
@@ -77,9 +75,10 @@ struct link {
     bool nak_due;
     bool nak_sent;         /* for this value of `expected` ... */
     uint64_t nak_time;     /* ... at this time */
-    enum link_incoming incoming;
-    uint64_t message_bytes; /* so far; may exceed LINK_MAX_MESSAGE, what is beyond is not kept */
-    uint8_t message[LINK_MAX_MESSAGE];
+    bool taken;             /* the caller reads the first message of the inbox */
+    uint32_t inbox_bytes;   /* of whole messages; the one that is coming in lies behind them */
+    uint64_t message_bytes; /* of it, so far; may exceed LINK_MAX_MESSAGE, what is beyond is not kept */
+    uint8_t inbox[LINK_INBOX];
 
     uint8_t base;          /* oldest frame not acknowledged */
     uint8_t sent;          /* next frame to put on the line */
@@ -105,8 +104,8 @@ void link_pump(struct link *link);
 /* Waits for input at most about that long (not at all where the console cannot wait), then pumps. */
 void link_wait(struct link *link, uint32_t milliseconds);
 
-/* The next whole message, if there is one. It stays valid until link_release; until then no other is taken in.
- * *whole_bytes is its true length, of which at most LINK_MAX_MESSAGE bytes are there. */
+/* The next whole message, if there is one and none is taken. It stays valid until link_release. *whole_bytes is its
+ * true length, of which at most LINK_MAX_MESSAGE bytes are there. */
 bool link_take(struct link *link, const uint8_t **message, uint64_t *whole_bytes);
 void link_release(struct link *link);
 

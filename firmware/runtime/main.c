@@ -82,8 +82,10 @@ static colibri_status build_engine(const struct layout *layout, const uint8_t *i
     }
     uint64_t behind = SERVICE_CANARY_BYTES + 4u + (uint64_t)plan.context * sizeof *model->ids; /* 4: alignment */
     if (plan.arena_bytes > layout->bytes || behind > layout->bytes - plan.arena_bytes) {
-        uint64_t taken = hal_board.memory_bytes - layout->bytes; /* image and scratch */
-        return col_fail(COLIBRI_E_MODEL_TOO_LARGE, detail, "memory", taken + plan.arena_bytes + behind,
+        uint64_t image_bytes = (uint64_t)(layout->memory - hal_board.memory);
+        uint64_t needed = image_bytes + plan.arena_bytes + behind;
+        needed = (needed + COLIBRI_ARENA_ALIGN - 1u) / COLIBRI_ARENA_ALIGN * COLIBRI_ARENA_ALIGN;
+        return col_fail(COLIBRI_E_MODEL_TOO_LARGE, detail, "memory", needed + COLIBRI_SELFTEST_BYTES,
                         hal_board.memory_bytes);
     }
     struct colibri *engine;

@@ -63,7 +63,7 @@ struct service {
     struct model model;
     uint8_t *scratch; /* COLIBRI_SELFTEST_BYTES for the self-test, NULL when the board has not even that */
     struct running running;
-    bool holding; /* link.message is being read */
+    bool holding; /* a message of the link is being read */
     struct writer route;
     uint8_t route_bytes[SERVICE_ROUTE_BYTES];
 };
@@ -96,7 +96,7 @@ struct request {
     struct reader body;
 };
 
-/* Gives link.message back: call it when nothing of the body is needed any more. */
+/* Gives the message back: call it when nothing of the body is needed any more. */
 void service_release(struct service *service);
 /* Between these two the request counts as running. */
 void service_begin(struct service *service, const struct request *request);

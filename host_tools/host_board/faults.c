@@ -143,7 +143,8 @@ static void watchdog_stop(const void *config, void *state)
     atomic_store(&deadline, 0);
 }
 
-const struct hal_watchdog_api host_watchdog_api = {watchdog_start, watchdog_kick, watchdog_stop};
+const struct hal_watchdog_api host_watchdog_api = {
+    .start = watchdog_start, .kick = watchdog_kick, .stop = watchdog_stop};
 
 /* ---- faults on purpose */
 void hal_provoke_fault(uint32_t kind)

@@ -30,6 +30,7 @@ from kernel_programs import (
     TOOLCHAINS,
     Batch,
     Toolchain,
+    can_fuse,
     kernel_objects,
 )
 
@@ -384,19 +385,11 @@ def test_freestanding_objects_need_nothing(tmp_path: Path, name: str) -> None:
 # --------------------------------------------------------------------------------- does the self-test find mistakes?
 
 
-def can_fuse(toolchain: Toolchain) -> bool:
-    """Emulated processors all have fused multiply-adds; this machine's may lack them."""
-    if toolchain.runner or toolchain.architecture != "x86_64":
-        return True
-    info = Path("/proc/cpuinfo")
-    return info.exists() and " fma " in info.read_text()
-
-
 @pytest.mark.parametrize(("name", "cpu"), [t for t in TARGETS if t[0] in ("gcc", "aarch64", "riscv64")])
 def test_selftest_refuses_fused_kernels(tmp_path: Path, name: str, cpu: str) -> None:
     """The whole engine compiled as the contract forbids: every set must be refused, the reference too."""
     toolchain = TOOLCHAINS[name]
-    if toolchain.missing or not can_fuse(toolchain):
+    if toolchain.missing or not (toolchain.runner or can_fuse(toolchain.architecture)):
         pytest.skip(f"not installed: {', '.join(toolchain.missing) or 'a processor with FMA'}")
     objects = kernel_objects(toolchain, tmp_path, FUSED)
     objects.append(toolchain.compile(PROGRAMS / "driver.c", tmp_path / "driver.o"))
@@ -412,7 +405,7 @@ def test_selftest_refuses_fused_kernels(tmp_path: Path, name: str, cpu: str) -> 
 def test_selftest_finds_each_mistake(tmp_path: Path, name: str) -> None:
     """One wrong function at a time: the self-test must refuse the set and name that function."""
     toolchain = TOOLCHAINS[name]
-    if toolchain.missing or not can_fuse(toolchain):
+    if toolchain.missing or not (toolchain.runner or can_fuse(toolchain.architecture)):
         pytest.skip(f"not installed: {', '.join(toolchain.missing) or 'a processor with FMA'}")
     fused = [FUSED, *FMA[toolchain.architecture], "-Dcol_kernels_scalar=col_kernels_fused"]
     objects = [

@@ -80,14 +80,14 @@ spelling = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(text=harmless)
 def test_equals_the_rendered_whole(engine: EngineTokenizer, reference: Reference, chat: str, text: str) -> None:
     whole = rendered(chat, user(text))
     assert engine.encode_template(text) == reference.rendered_ids(whole)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(text=spelling)
 def test_user_text_stays_text(engine: EngineTokenizer, reference: Reference, chat: str, text: str) -> None:
     """No special token but the template's, and every character that the user typed."""
@@ -144,7 +144,7 @@ def segment_ids(engine: EngineTokenizer, segments: list[Segment]) -> list[int]:
     return ids
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(messages=conversations, generate=st.booleans())
 def test_conversation(
     engine: EngineTokenizer, reference: Reference, chat: str, messages: list[dict[str, Any]], generate: bool

@@ -45,7 +45,7 @@ EDGES = [0x00, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2,
 mixed_bytes = st.one_of(st.binary(max_size=40), st.lists(st.sampled_from(EDGES), max_size=12).map(bytes))
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(data=mixed_bytes)
 def test_arbitrary_bytes(native: Native, data: bytes) -> None:
     expected = [ord(character) for character in data.decode("utf-8", "surrogateescape")]
@@ -62,7 +62,7 @@ UNFINISHED = {
 }
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(data=st.one_of(mixed_bytes, st.text(max_size=8).map(str.encode)))
 def test_complete_holds_back_what_more_bytes_could_finish(native: Native, data: bytes) -> None:
     for end in range(len(data) + 1):

@@ -16,8 +16,8 @@
 #define COMPUTE_US 200u /* between two steps while the device does not wait */
 
 /* Returns the number of bytes put into rx, SIM_STOP or SIM_CRASH. *time is moved on by at least 1 and is not to
- * pass `until` by much. */
-typedef int (*sim_step)(uint64_t *time, uint64_t until, const uint8_t *tx, uint32_t tx_bytes, uint8_t *rx,
+ * pass `until` by much. *quiet is set to when the step has something to do next, if the device writes nothing. */
+typedef int (*sim_step)(uint64_t *time, uint64_t until, uint64_t *quiet, const uint8_t *tx, uint32_t tx_bytes, uint8_t *rx,
                         uint32_t rx_capacity);
 enum { SIM_STOP = -1, SIM_CRASH = -2 };
 enum { SIM_STOPPED = 1, SIM_RESET = 2, SIM_CRASHED = 3 };
@@ -28,14 +28,24 @@ static sim_step step;
 static jmp_buf leave;
 static uint64_t time_now;
 static uint64_t last_step;
+static uint64_t quiet;
 static uint8_t tx[BUFFER], rx[BUFFER];
 static uint32_t tx_bytes, rx_at, rx_bytes;
 static uint8_t memory[262144] __attribute__((aligned(4096)));
+static const uint8_t *storage; /* NULL: the image is mapped */
+static uint64_t storage_blocks;
+static uint64_t failing_block; /* UINT64_MAX: none */
+static uint32_t block_us;
 static uint8_t image[4096] __attribute__((aligned(64))) = "C";
 
 static void run_step(uint64_t until)
 {
-    int got = step(&time_now, until, tx, tx_bytes, rx, BUFFER);
+    if (tx_bytes == 0 && until < quiet) {
+        time_now = until > time_now ? until : time_now;
+        last_step = time_now;
+        return;
+    }
+    int got = step(&time_now, until, &quiet, tx, tx_bytes, rx, BUFFER);
     tx_bytes = 0;
     rx_at = 0;
     rx_bytes = 0;
@@ -115,12 +125,53 @@ void hal_provoke_fault(uint32_t kind)
     (void)kind;
 }
 
+static hal_status block_init(const void *config, void *state)
+{
+    (void)config;
+    (void)state;
+    return storage_blocks == 0 ? HAL_E_ABSENT : HAL_OK;
+}
+
+static uint64_t block_count(const void *config, const void *state)
+{
+    (void)config;
+    (void)state;
+    return storage_blocks;
+}
+
+static hal_status block_read(const void *config, void *state, uint64_t block, uint32_t count, void *data)
+{
+    (void)config;
+    (void)state;
+    time_now += (uint64_t)block_us * count;
+    if (block + count > storage_blocks) {
+        return HAL_E_RANGE;
+    }
+    if (failing_block >= block && failing_block < block + count) {
+        return HAL_E_TIMEOUT;
+    }
+    memcpy(data, storage + block * HAL_BLOCK, (size_t)count * HAL_BLOCK);
+    return HAL_OK;
+}
+
+static const struct hal_block_api block_api = {.init = block_init, .block_count = block_count, .read = block_read};
+
+/* Gives the device a card instead of a mapped image; each block takes `us`, `failing` is one that cannot be read. */
+void sim_set_storage(const uint8_t *data, uint64_t bytes, uint32_t us, uint64_t failing)
+{
+    storage = data;
+    storage_blocks = bytes / HAL_BLOCK;
+    block_us = us;
+    failing_block = failing;
+}
+
 /* Runs the device from reset until `step` says stop or crash, or the device resets itself. */
 int sim_run(sim_step callback, uint64_t *time, uint32_t baud)
 {
     step = callback;
     time_now = *time;
     last_step = time_now;
+    quiet = 0;
     tx_bytes = 0;
     rx_at = 0;
     rx_bytes = 0;
@@ -134,6 +185,10 @@ int sim_run(sim_step callback, uint64_t *time, uint32_t baud)
                                    .memory_bytes = sizeof memory,
                                    .mapped_model = image,
                                    .mapped_model_bytes = sizeof image};
+    if (storage != NULL) {
+        hal_board.mapped_model = NULL;
+        hal_board.block.api = &block_api;
+    }
     int reason = setjmp(leave);
     if (reason == 0) {
         runtime_main();

@@ -23,6 +23,7 @@ _STEP = ctypes.CFUNCTYPE(
     ctypes.c_int,
     ctypes.POINTER(ctypes.c_uint64),
     ctypes.c_uint64,
+    ctypes.POINTER(ctypes.c_uint64),
     ctypes.POINTER(ctypes.c_uint8),
     ctypes.c_uint32,
     ctypes.POINTER(ctypes.c_uint8),
@@ -131,17 +132,28 @@ class World:
         damage: Damage,
         back: Damage | None = None,
         bytes_per_second: float = 11520.0,
+        back_bytes_per_second: float | None = None,
         baud: int = 115200,
         limit_seconds: float = 900.0,
         crash_at: Sequence[float] = (),
         calm_after: float = float("inf"),
+        storage: bytes | None = None,
+        block_us: int = 0,
+        failing_block: int = (1 << 64) - 1,
     ) -> None:
         self._library = ctypes.CDLL(str(library))
         self._library.sim_run.restype = ctypes.c_int
+        self._storage = storage  # the device reads it from here
+        self._library.sim_set_storage(
+            storage,
+            ctypes.c_uint64(len(storage or b"")),
+            ctypes.c_uint32(block_us),
+            ctypes.c_uint64(failing_block),
+        )
         rng = random.Random(seed)
         self.peer = Peer(bytes_per_second=baud / 10 if baud else None, draw=lambda: rng.randrange(1, 1 << 32))
         self.down = Line(damage, rng, bytes_per_second)
-        self.up = Line(back or damage, rng, bytes_per_second)
+        self.up = Line(back or damage, rng, back_bytes_per_second or bytes_per_second)
         self._baud = baud
         self._limit = limit_seconds
         self._crash_at = sorted(crash_at)
@@ -184,14 +196,14 @@ class World:
         if self._error is not None:
             raise self._error
 
-    def _guarded_step(self, time, until, tx, tx_bytes, rx, rx_capacity):  # type: ignore[no-untyped-def]
+    def _guarded_step(self, time, until, quiet, tx, tx_bytes, rx, rx_capacity):  # type: ignore[no-untyped-def]
         try:
-            return self._step(time, until, bytes(tx[:tx_bytes]), rx, rx_capacity)
+            return self._step(time, until, quiet, ctypes.string_at(tx, tx_bytes), rx, rx_capacity)
         except BaseException as error:  # noqa: BLE001: it must not be lost inside the C call
             self._error = error
             return STOP
 
-    def _step(self, time, until, written, rx, rx_capacity):  # type: ignore[no-untyped-def]
+    def _step(self, time, until, quiet, written, rx, rx_capacity):  # type: ignore[no-untyped-def]
         self.now = time[0] / 1e6
         end = until / 1e6
         self.up.put(written, self.now)
@@ -210,12 +222,16 @@ class World:
             data = self.down.get(self.now)
             if data or self.now >= end:
                 break
-            times = [end, self.up.next_time(), self.down.next_time(), self.peer.deadline(), *self._crash_at[:1]]
-            self.now = max(self.now + 1e-6, min(t for t in times if t is not None))
+            self.now = max(self.now + 1e-6, min(end, self._next_time()))
         time[0] = max(time[0] + 1, int(self.now * 1e6))
+        quiet[0] = int(max(self._next_time(), 0.0) * 1e6)
         data = data[:rx_capacity]
         ctypes.memmove(rx, data, len(data))
         return len(data)
+
+    def _next_time(self) -> float:
+        times = [self._limit, self.up.next_time(), self.down.next_time(), self.peer.deadline(), *self._crash_at[:1]]
+        return min(t for t in times if t is not None)
 
     def _finished(self) -> bool:
         return self._current is None and not self._todo

@@ -254,6 +254,24 @@ def test_watchdog_that_is_kicked_or_stopped_stays_silent(name: str, boot: Boot) 
 
 
 @pytest.mark.parametrize("name", BOARDS)
+def test_waiting_lasts_as_long_as_asked_or_until_there_is_input(name: str, boot: Boot) -> None:
+    console = boot(name)
+    reply = console.ask("wait")
+    assert reply["silent"] >= reply["frequency"] * 30 // 1000
+    reply = console.ask("echo woken")
+    assert reply.text.startswith("input")
+    assert console.read().text == "echo woken"  # nothing of the input was lost
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_watchdog_fires_while_the_console_waits(name: str, boot: Boot) -> None:
+    console = boot(name)
+    assert console.ask("sleep")["status"] == 0
+    fault = console.read()
+    assert fault["kind"] == WATCHDOG
+
+
+@pytest.mark.parametrize("name", BOARDS)
 @pytest.mark.parametrize("command", ["reset", "doublefault"])
 def test_board_starts_again(name: str, command: str, boot: Boot) -> None:
     console = boot(name)

@@ -225,12 +225,23 @@ static bool quantize(const float *x, uint32_t blocks, int8_t *q, float *scale)
     return true;
 }
 
+/* col_tree without going through memory: s[j] + s[j + 4], then these two apart, then neighbours. */
+INLINE float tree8(__m256 s)
+{
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
 static float dot_f32(const float *a, const float *b, uint32_t n)
 {
     __m256 sum = _mm256_setzero_ps();
     uint32_t i = 0;
     for (; n - i >= LANES; i += LANES) {
         sum = _mm256_add_ps(sum, _mm256_mul_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i)));
+    }
+    if (i == n) {
+        return tree8(sum);
     }
     float s[LANES];
     _mm256_storeu_ps(s, sum);
@@ -246,6 +257,9 @@ static float dot_f16(const float *a, const uint16_t *b, uint32_t n)
     uint32_t i = 0;
     for (; n - i >= LANES; i += LANES) {
         sum = _mm256_add_ps(sum, _mm256_mul_ps(_mm256_loadu_ps(a + i), load_halves(b + i)));
+    }
+    if (i == n) {
+        return tree8(sum);
     }
     float s[LANES];
     _mm256_storeu_ps(s, sum);

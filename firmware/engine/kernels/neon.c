@@ -365,12 +365,22 @@ INLINE struct eight add_products(struct eight acc, struct eight a, struct eight 
     return (struct eight){vaddq_f32(acc.low, vmulq_f32(a.low, b.low)), vaddq_f32(acc.high, vmulq_f32(a.high, b.high))};
 }
 
+/* col_tree without going through memory: s[j] + s[j + 4], then these two apart, then neighbours. */
+INLINE float tree8(struct eight s)
+{
+    float32x4_t four = vaddq_f32(s.low, s.high);
+    return vpadds_f32(vadd_f32(vget_low_f32(four), vget_high_f32(four)));
+}
+
 static float dot_f32(const float *a, const float *b, uint32_t n)
 {
     struct eight sum = {vdupq_n_f32(0), vdupq_n_f32(0)};
     uint32_t i = 0;
     for (; n - i >= LANES; i += LANES) {
         sum = add_products(sum, load8(a + i), load8(b + i));
+    }
+    if (i == n) {
+        return tree8(sum);
     }
     float s[LANES];
     store8(s, sum);
@@ -386,6 +396,9 @@ static float dot_f16(const float *a, const uint16_t *b, uint32_t n)
     uint32_t i = 0;
     for (; n - i >= LANES; i += LANES) {
         sum = add_products(sum, load8(a + i), load_halves(b + i));
+    }
+    if (i == n) {
+        return tree8(sum);
     }
     float s[LANES];
     store8(s, sum);

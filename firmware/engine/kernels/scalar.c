@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * scalar.c: the kernels in plain C, which define what kernels.h promises. Every other set is compared with this one,
- * bit for bit. It is written to be read; inner loops have fixed bounds so that the accumulators stay in registers.
+ * bit for bit. It is written to be read; in float products the loop over a tile's rows is unrolled, so that the rows'
+ * accumulators are registers.
  */
 #include "common.h"
 
@@ -99,7 +100,7 @@ static void matmul_f16(const uint16_t *w, uint32_t row_tiles, uint32_t cols, con
             float acc0[ROWS] = {0};
             float acc1[ROWS] = {0};
             for (uint32_t c = 0; c < cols; c++) {
-                for (uint32_t r = 0; r < ROWS; r++) {
+                UNROLL for (uint32_t r = 0; r < ROWS; r++) {
                     float weight = col_half_to_float(w[(size_t)c * ROWS + r]);
                     acc0[r] = acc0[r] + weight * x0[c];
                     acc1[r] = acc1[r] + weight * x1[c];
@@ -112,7 +113,7 @@ static void matmul_f16(const uint16_t *w, uint32_t row_tiles, uint32_t cols, con
             const float *x0 = x + (size_t)token * x_stride;
             float acc[ROWS] = {0};
             for (uint32_t c = 0; c < cols; c++) {
-                for (uint32_t r = 0; r < ROWS; r++) {
+                UNROLL for (uint32_t r = 0; r < ROWS; r++) {
                     acc[r] = acc[r] + col_half_to_float(w[(size_t)c * ROWS + r]) * x0[c];
                 }
             }
@@ -129,7 +130,7 @@ static void matmul_f32(const float *w, uint32_t row_tiles, uint32_t cols, const 
             const float *x0 = x + (size_t)token * x_stride;
             float acc[ROWS] = {0};
             for (uint32_t c = 0; c < cols; c++) {
-                for (uint32_t r = 0; r < ROWS; r++) {
+                UNROLL for (uint32_t r = 0; r < ROWS; r++) {
                     acc[r] = acc[r] + w[(size_t)c * ROWS + r] * x0[c];
                 }
             }

@@ -69,6 +69,17 @@
 #define MAX_COUNT 0xffffu /* BLKSIZECNT has 16 bits for the number of blocks */
 #define WORDS (HAL_BLOCK / sizeof(uint32_t))
 
+/* While the card's clock is slow, the controller may lose a write that follows another within four of its cycles (a
+ * clock domain crossing; Linux, drivers/mmc/host/sdhci-iproc.c). The data register is not affected. */
+static void write_register(const struct bcm2835_emmc_config *emmc, const struct bcm2835_emmc_state *card,
+                           uint32_t number, uint32_t value)
+{
+    hal_write32(emmc->base + number, value);
+    if (card->slow) {
+        hal_delay(4u * 1000000u / IDENTIFICATION_HZ);
+    }
+}
+
 static hal_status wait_clear(uint64_t address, uint32_t bits, uint32_t milliseconds)
 {
     const uint64_t deadline = hal_deadline(milliseconds);
@@ -81,17 +92,18 @@ static hal_status wait_clear(uint64_t address, uint32_t bits, uint32_t milliseco
 }
 
 /* Waits for one of INTERRUPT's bits and takes it. */
-static hal_status wait_interrupt(const struct bcm2835_emmc_config *emmc, uint32_t bit, uint32_t milliseconds)
+static hal_status wait_interrupt(const struct bcm2835_emmc_config *emmc, const struct bcm2835_emmc_state *card,
+                                 uint32_t bit, uint32_t milliseconds)
 {
     const uint64_t deadline = hal_deadline(milliseconds);
     for (;;) {
         const uint32_t interrupts = hal_read32(emmc->base + INTERRUPT);
         if ((interrupts & ANY_ERROR) != 0) {
-            hal_write32(emmc->base + INTERRUPT, interrupts);
+            write_register(emmc, card, INTERRUPT, interrupts);
             return HAL_E_IO;
         }
         if ((interrupts & bit) != 0) {
-            hal_write32(emmc->base + INTERRUPT, bit);
+            write_register(emmc, card, INTERRUPT, bit);
             return HAL_OK;
         }
         if (hal_expired(deadline)) {
@@ -101,15 +113,16 @@ static hal_status wait_interrupt(const struct bcm2835_emmc_config *emmc, uint32_
 }
 
 /* After an error the command and data circuits must be reset before the next command (SDHCI 3.10.1). */
-static void recover(const struct bcm2835_emmc_config *emmc)
+static void recover(const struct bcm2835_emmc_config *emmc, const struct bcm2835_emmc_state *card)
 {
     const uint32_t reset = C1_RESET_COMMAND | C1_RESET_DATA;
-    hal_write32(emmc->base + CONTROL1, hal_read32(emmc->base + CONTROL1) | reset);
+    write_register(emmc, card, CONTROL1, hal_read32(emmc->base + CONTROL1) | reset);
     (void)wait_clear(emmc->base + CONTROL1, reset, COMMAND_TIMEOUT_MS);
-    hal_write32(emmc->base + INTERRUPT, 0xffffffffu);
+    write_register(emmc, card, INTERRUPT, 0xffffffffu);
 }
 
-static hal_status command(const struct bcm2835_emmc_config *emmc, uint32_t index, uint32_t flags, uint32_t argument)
+static hal_status command(const struct bcm2835_emmc_config *emmc, const struct bcm2835_emmc_state *card, uint32_t index,
+                          uint32_t flags, uint32_t argument)
 {
     uint32_t inhibit = CMD_INHIBIT;
     if ((flags & IS_DATA) != 0 || (flags & RESPONSE_48_BUSY) == RESPONSE_48_BUSY) {
@@ -117,25 +130,25 @@ static hal_status command(const struct bcm2835_emmc_config *emmc, uint32_t index
     }
     hal_status status = wait_clear(emmc->base + STATUS, inhibit, SD_WRITE_TIMEOUT_MS);
     if (status == HAL_OK) {
-        hal_write32(emmc->base + INTERRUPT, 0xffffffffu);
-        hal_write32(emmc->base + ARG1, argument);
-        hal_write32(emmc->base + CMDTM, index << 24 | flags);
-        status = wait_interrupt(emmc, CMD_DONE, COMMAND_TIMEOUT_MS);
+        write_register(emmc, card, INTERRUPT, 0xffffffffu);
+        write_register(emmc, card, ARG1, argument);
+        write_register(emmc, card, CMDTM, index << 24 | flags);
+        status = wait_interrupt(emmc, card, CMD_DONE, COMMAND_TIMEOUT_MS);
     }
     if (status == HAL_OK && (flags & IS_DATA) == 0 && (flags & RESPONSE_48_BUSY) == RESPONSE_48_BUSY) {
-        status = wait_interrupt(emmc, DATA_DONE, SD_WRITE_TIMEOUT_MS);
+        status = wait_interrupt(emmc, card, DATA_DONE, SD_WRITE_TIMEOUT_MS);
     }
     if (status != HAL_OK) {
-        recover(emmc);
+        recover(emmc, card);
     }
     return status;
 }
 
-static hal_status app_command(const struct bcm2835_emmc_config *emmc, uint32_t rca, uint32_t index, uint32_t flags,
-                              uint32_t argument)
+static hal_status app_command(const struct bcm2835_emmc_config *emmc, const struct bcm2835_emmc_state *card,
+                              uint32_t rca, uint32_t index, uint32_t flags, uint32_t argument)
 {
-    const hal_status status = command(emmc, SD_APP_CMD, R1, rca << 16);
-    return status == HAL_OK ? command(emmc, index, flags, argument) : status;
+    const hal_status status = command(emmc, card, SD_APP_CMD, R1, rca << 16);
+    return status == HAL_OK ? command(emmc, card, index, flags, argument) : status;
 }
 
 /* Divided clock mode of SDHCI 3.00: base / (2 * divisor), 10 bits. */
@@ -145,17 +158,17 @@ static hal_status set_clock(const struct bcm2835_emmc_config *emmc, const struct
     if (divisor > 0x3ffu) {
         divisor = 0x3ff;
     }
-    hal_write32(emmc->base + CONTROL1, C1_TIMEOUT_MAX); /* the card's clock is off while it changes */
+    write_register(emmc, card, CONTROL1, C1_TIMEOUT_MAX); /* the card's clock is off while it changes */
     const uint32_t control =
         C1_TIMEOUT_MAX | C1_CLOCK_INTERNAL | (divisor & 0xffu) << 8 | (divisor >> 8 & 3u) << 6;
-    hal_write32(emmc->base + CONTROL1, control);
+    write_register(emmc, card, CONTROL1, control);
     const uint64_t deadline = hal_deadline(COMMAND_TIMEOUT_MS);
     while ((hal_read32(emmc->base + CONTROL1) & C1_CLOCK_STABLE) == 0) {
         if (hal_expired(deadline)) {
             return HAL_E_TIMEOUT;
         }
     }
-    hal_write32(emmc->base + CONTROL1, control | C1_CLOCK_ENABLE);
+    write_register(emmc, card, CONTROL1, control | C1_CLOCK_ENABLE);
     hal_delay(200); /* 74 clocks at 400 kHz before the first command (SD 6.4.1) */
     return HAL_OK;
 }
@@ -163,17 +176,17 @@ static hal_status set_clock(const struct bcm2835_emmc_config *emmc, const struct
 /* Idle, voltage, capacity class (SD 4.2). */
 static hal_status power_up(const struct bcm2835_emmc_config *emmc, struct bcm2835_emmc_state *card)
 {
-    hal_status status = command(emmc, SD_GO_IDLE_STATE, 0, 0);
+    hal_status status = command(emmc, card, SD_GO_IDLE_STATE, 0, 0);
     if (status != HAL_OK) {
         return status;
     }
     /* A card of version 1 does not know this command, and is then never asked for high capacity. */
-    const bool version2 = command(emmc, SD_SEND_IF_COND, R7, SD_CHECK_PATTERN) == HAL_OK &&
+    const bool version2 = command(emmc, card, SD_SEND_IF_COND, R7, SD_CHECK_PATTERN) == HAL_OK &&
                           (hal_read32(emmc->base + RESP0) & 0xfffu) == SD_CHECK_PATTERN;
     const uint32_t wanted = SD_OCR_VOLTAGES | (version2 ? SD_OCR_HIGH_CAPACITY : 0);
     const uint64_t deadline = hal_deadline(SD_INIT_TIMEOUT_MS);
     for (;;) {
-        if (app_command(emmc, 0, SD_APP_SEND_OP_COND, R3, wanted) != HAL_OK) {
+        if (app_command(emmc, card, 0, SD_APP_SEND_OP_COND, R3, wanted) != HAL_OK) {
             return HAL_E_ABSENT; /* nothing answers: no card */
         }
         const uint32_t ocr = hal_read32(emmc->base + RESP0);
@@ -190,13 +203,13 @@ static hal_status power_up(const struct bcm2835_emmc_config *emmc, struct bcm283
 /* Address, size, selection, block length, bus width, full speed. */
 static hal_status select_card(const struct bcm2835_emmc_config *emmc, struct bcm2835_emmc_state *card)
 {
-    hal_status status = command(emmc, SD_ALL_SEND_CID, R2, 0);
+    hal_status status = command(emmc, card, SD_ALL_SEND_CID, R2, 0);
     if (status == HAL_OK) {
-        status = command(emmc, SD_SEND_RELATIVE_ADDR, R6, 0);
+        status = command(emmc, card, SD_SEND_RELATIVE_ADDR, R6, 0);
     }
     const uint32_t rca = hal_read32(emmc->base + RESP0) >> 16;
     if (status == HAL_OK) {
-        status = command(emmc, SD_SEND_CSD, R2, rca << 16);
+        status = command(emmc, card, SD_SEND_CSD, R2, rca << 16);
     }
     if (status != HAL_OK) {
         return status;
@@ -214,16 +227,17 @@ static hal_status select_card(const struct bcm2835_emmc_config *emmc, struct bcm
     if (card->blocks == 0) {
         return HAL_E_IO;
     }
-    status = command(emmc, SD_SELECT_CARD, R1B, rca << 16);
+    status = command(emmc, card, SD_SELECT_CARD, R1B, rca << 16);
     if (status == HAL_OK && !card->high_capacity) {
-        status = command(emmc, SD_SET_BLOCKLEN, R1, HAL_BLOCK);
+        status = command(emmc, card, SD_SET_BLOCKLEN, R1, HAL_BLOCK);
     }
     if (status == HAL_OK) {
-        status = app_command(emmc, rca, SD_APP_SET_BUS_WIDTH, R1, 2);
+        status = app_command(emmc, card, rca, SD_APP_SET_BUS_WIDTH, R1, 2);
     }
     if (status == HAL_OK) {
-        hal_write32(emmc->base + CONTROL0, hal_read32(emmc->base + CONTROL0) | C0_FOUR_BIT);
+        write_register(emmc, card, CONTROL0, hal_read32(emmc->base + CONTROL0) | C0_FOUR_BIT);
         status = set_clock(emmc, card, TRANSFER_HZ);
+        card->slow = false;
     }
     return status;
 }
@@ -233,17 +247,18 @@ static hal_status init(const void *config, void *state)
     const struct bcm2835_emmc_config *emmc = config;
     struct bcm2835_emmc_state *card = state;
     card->blocks = 0;
+    card->slow = true;
     card->base_hz = emmc->clock_source.api->hz(emmc->clock_source.config, emmc->clock_source.state);
     if (card->base_hz == 0) {
         return HAL_E_IO;
     }
-    hal_write32(emmc->base + CONTROL1, C1_RESET_ALL);
+    write_register(emmc, card, CONTROL1, C1_RESET_ALL);
     hal_status status = wait_clear(emmc->base + CONTROL1, C1_RESET_ALL, COMMAND_TIMEOUT_MS);
     if (status == HAL_OK) {
-        hal_write32(emmc->base + CONTROL0, C0_POWER_3V3);
-        hal_write32(emmc->base + CONTROL2, 0);
-        hal_write32(emmc->base + IRPT_EN, 0);             /* no interrupt line ... */
-        hal_write32(emmc->base + IRPT_MASK, 0xffffffffu); /* ... but every flag shows in INTERRUPT */
+        write_register(emmc, card, CONTROL0, C0_POWER_3V3);
+        write_register(emmc, card, CONTROL2, 0);
+        write_register(emmc, card, IRPT_EN, 0);             /* no interrupt line ... */
+        write_register(emmc, card, IRPT_MASK, 0xffffffffu); /* ... but every flag shows in INTERRUPT */
         status = set_clock(emmc, card, IDENTIFICATION_HZ);
     }
     if (status == HAL_OK) {
@@ -272,11 +287,11 @@ static hal_status transfer(const struct bcm2835_emmc_config *emmc, const struct 
         flags |= TM_MULTI_BLOCK | TM_AUTO_CMD12;
         index = is_read ? SD_READ_MULTIPLE_BLOCK : SD_WRITE_MULTIPLE_BLOCK;
     }
-    hal_write32(emmc->base + BLKSIZECNT, count << 16 | HAL_BLOCK);
-    hal_status status = command(emmc, index, flags, (uint32_t)(card->high_capacity ? block : block * HAL_BLOCK));
+    write_register(emmc, card, BLKSIZECNT, count << 16 | HAL_BLOCK);
+    hal_status status = command(emmc, card, index, flags, (uint32_t)(card->high_capacity ? block : block * HAL_BLOCK));
     for (uint32_t i = 0; status == HAL_OK && i < count; i++) {
-        status = is_read ? wait_interrupt(emmc, READ_READY, SD_READ_TIMEOUT_MS)
-                         : wait_interrupt(emmc, WRITE_READY, SD_WRITE_TIMEOUT_MS);
+        status = is_read ? wait_interrupt(emmc, card, READ_READY, SD_READ_TIMEOUT_MS)
+                         : wait_interrupt(emmc, card, WRITE_READY, SD_WRITE_TIMEOUT_MS);
         if (status != HAL_OK) {
             break;
         }
@@ -289,11 +304,11 @@ static hal_status transfer(const struct bcm2835_emmc_config *emmc, const struct 
         }
     }
     if (status == HAL_OK) {
-        status = wait_interrupt(emmc, DATA_DONE, SD_WRITE_TIMEOUT_MS);
+        status = wait_interrupt(emmc, card, DATA_DONE, SD_WRITE_TIMEOUT_MS);
     }
     if (status != HAL_OK) {
-        recover(emmc);
-        (void)command(emmc, SD_STOP_TRANSMISSION, R1B, 0); /* a card that was not sending refuses it: no harm */
+        recover(emmc, card);
+        (void)command(emmc, card, SD_STOP_TRANSMISSION, R1B, 0); /* a card that was not sending refuses it: no harm */
     }
     return status;
 }

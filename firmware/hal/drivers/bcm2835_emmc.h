@@ -16,6 +16,7 @@ struct bcm2835_emmc_state {
     uint64_t blocks;
     uint32_t base_hz;
     bool high_capacity;
+    bool slow; /* the card is being identified */
 };
 extern const struct hal_block_api bcm2835_emmc_api;
 

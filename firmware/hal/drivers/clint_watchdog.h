@@ -12,7 +12,9 @@ struct clint_watchdog_config {
     uint32_t hart;
 };
 struct clint_watchdog_state {
-    uint64_t period; /* ticks */
+    uint64_t period;   /* ticks */
+    uint64_t deadline; /* tick */
+    bool running;
 };
 extern const struct hal_watchdog_api clint_watchdog_api;
 

@@ -7,21 +7,42 @@
 
 #define CTL_ENABLE 1u
 
+static uint64_t now(void)
+{
+    return hal_board.clock.api->ticks(hal_board.clock.config, hal_board.clock.state);
+}
+
+static uint64_t ticks_per_second(void)
+{
+    return hal_board.clock.api->ticks_per_second(hal_board.clock.config, hal_board.clock.state);
+}
+
+static void set_alarm(uint64_t tick)
+{
+    __asm__ volatile("msr cntp_cval_el0, %0\n\tisb" ::"r"(tick) : "memory");
+}
+
+static void set_control(uint64_t control)
+{
+    __asm__ volatile("msr cntp_ctl_el0, %0\n\tisb" ::"r"(control) : "memory");
+}
+
 static void kick(const void *config, void *state)
 {
-    const struct generic_timer_watchdog_state *watchdog = state;
+    struct generic_timer_watchdog_state *watchdog = state;
     (void)config;
-    const uint64_t now = hal_board.clock.api->ticks(hal_board.clock.config, hal_board.clock.state);
-    __asm__ volatile("msr cntp_cval_el0, %0\n\tisb" ::"r"(now + watchdog->period) : "memory");
+    watchdog->deadline = now() + watchdog->period;
+    set_alarm(watchdog->deadline);
 }
 
 static void stop(const void *config, void *state)
 {
-    const struct generic_timer_watchdog_config *watchdog = config;
-    (void)state;
+    const struct generic_timer_watchdog_config *fixed = config;
+    struct generic_timer_watchdog_state *watchdog = state;
     arch_disable_interrupts();
-    __asm__ volatile("msr cntp_ctl_el0, xzr\n\tisb" ::: "memory");
-    watchdog->interrupts.api->disable(watchdog->interrupts.config);
+    watchdog->running = false;
+    set_control(0);
+    fixed->interrupts.api->disable(fixed->interrupts.config);
 }
 
 static hal_status start(const void *config, void *state, uint32_t milliseconds)
@@ -29,13 +50,35 @@ static hal_status start(const void *config, void *state, uint32_t milliseconds)
     const struct generic_timer_watchdog_config *fixed = config;
     struct generic_timer_watchdog_state *watchdog = state;
     stop(config, state);
-    watchdog->period =
-        hal_board.clock.api->ticks_per_second(hal_board.clock.config, hal_board.clock.state) * milliseconds / 1000u;
+    watchdog->period = ticks_per_second() * milliseconds / 1000u;
+    watchdog->running = true;
     kick(config, state);
-    __asm__ volatile("msr cntp_ctl_el0, %0\n\tisb" ::"r"((uint64_t)CTL_ENABLE) : "memory");
+    set_control(CTL_ENABLE);
     fixed->interrupts.api->enable(fixed->interrupts.config);
     arch_enable_interrupts();
     return HAL_OK;
 }
 
-const struct hal_watchdog_api generic_timer_watchdog_api = {.start = start, .kick = kick, .stop = stop};
+/* WFI ends with the interrupt also while it is masked (DDI 0487, D1.7.2): it is taken only if the watchdog's own time
+ * is over when the mask goes, at most a nap late. */
+static void nap(const void *config, void *state, uint32_t microseconds)
+{
+    const struct generic_timer_watchdog_config *fixed = config;
+    const struct generic_timer_watchdog_state *watchdog = state;
+    arch_disable_interrupts();
+    set_alarm(now() + ticks_per_second() * microseconds / 1000000u);
+    if (!watchdog->running) {
+        set_control(CTL_ENABLE);
+        fixed->interrupts.api->enable(fixed->interrupts.config);
+    }
+    arch_wait_for_interrupt();
+    if (watchdog->running) {
+        set_alarm(watchdog->deadline);
+        arch_enable_interrupts();
+    } else {
+        set_control(0);
+        fixed->interrupts.api->disable(fixed->interrupts.config);
+    }
+}
+
+const struct hal_watchdog_api generic_timer_watchdog_api = {.start = start, .kick = kick, .stop = stop, .nap = nap};

@@ -11,7 +11,9 @@ struct generic_timer_watchdog_config {
     struct hal_interrupts interrupts; /* brings the timer's interrupt to this core */
 };
 struct generic_timer_watchdog_state {
-    uint64_t period; /* ticks */
+    uint64_t period;   /* ticks */
+    uint64_t deadline; /* tick */
+    bool running;
 };
 extern const struct hal_watchdog_api generic_timer_watchdog_api;
 

@@ -19,6 +19,7 @@
 #define MCR_DTR_RTS 0x03u
 #define LSR_DATA_READY 0x01u
 #define LSR_THR_EMPTY 0x20u
+#define FIFO_BYTES 16u
 
 static uint64_t at(const struct ns16550_config *uart, uint32_t number)
 {
@@ -62,4 +63,17 @@ static void write(const void *config, void *state, const uint8_t *data, size_t b
     }
 }
 
-const struct hal_console_api ns16550_api = {.init = init, .read = read, .write = write};
+static bool has_input(const void *config)
+{
+    const struct ns16550_config *uart = config;
+    return (hal_read8(at(uart, LSR)) & LSR_DATA_READY) != 0;
+}
+
+static void wait(const void *config, void *state, uint32_t milliseconds)
+{
+    const struct ns16550_config *uart = config;
+    (void)state;
+    hal_wait_console(has_input, config, milliseconds, FIFO_BYTES, uart->baud);
+}
+
+const struct hal_console_api ns16550_api = {.init = init, .read = read, .write = write, .wait = wait};

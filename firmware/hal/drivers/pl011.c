@@ -23,6 +23,7 @@
 #define CR_UARTEN (1u << 0)
 #define CR_TXE (1u << 8)
 #define CR_RXE (1u << 9)
+#define FIFO_BYTES 16u /* 2.1: 32 from revision r1p5 on */
 
 static hal_status init(const void *config, void *state)
 {
@@ -65,4 +66,17 @@ static void write(const void *config, void *state, const uint8_t *data, size_t b
     }
 }
 
-const struct hal_console_api pl011_api = {.init = init, .read = read, .write = write};
+static bool has_input(const void *config)
+{
+    const struct pl011_config *uart = config;
+    return (hal_read32(uart->base + FR) & FR_RXFE) == 0;
+}
+
+static void wait(const void *config, void *state, uint32_t milliseconds)
+{
+    const struct pl011_config *uart = config;
+    (void)state;
+    hal_wait_console(has_input, config, milliseconds, FIFO_BYTES, uart->baud);
+}
+
+const struct hal_console_api pl011_api = {.init = init, .read = read, .write = write, .wait = wait};

@@ -11,11 +11,14 @@
 #define TXCTRL 0x08u /* 13.6 */
 #define RXCTRL 0x0cu /* 13.7 */
 #define IE 0x10u     /* 13.8 */
+#define IP 0x14u     /* 13.8 */
 #define DIV 0x18u    /* 13.9: baud = clock / (div + 1) */
 
 #define TXDATA_FULL (1u << 31)
 #define RXDATA_EMPTY (1u << 31)
 #define ENABLE 1u
+#define IP_RXWM 2u /* more than rxcnt = 0 bytes are there */
+#define FIFO_BYTES 8u
 
 static hal_status init(const void *config, void *state)
 {
@@ -54,4 +57,17 @@ static void write(const void *config, void *state, const uint8_t *data, size_t b
     }
 }
 
-const struct hal_console_api sifive_uart_api = {.init = init, .read = read, .write = write};
+static bool has_input(const void *config)
+{
+    const struct sifive_uart_config *uart = config;
+    return (hal_read32(uart->base + IP) & IP_RXWM) != 0;
+}
+
+static void wait(const void *config, void *state, uint32_t milliseconds)
+{
+    const struct sifive_uart_config *uart = config;
+    (void)state;
+    hal_wait_console(has_input, config, milliseconds, FIFO_BYTES, uart->baud);
+}
+
+const struct hal_console_api sifive_uart_api = {.init = init, .read = read, .write = write, .wait = wait};

@@ -114,5 +114,5 @@ def _run(command: Sequence[str], root: Path, log: Log | None) -> str:
 def first_errors(lines: Sequence[str]) -> list[str]:
     """The lines that say what went wrong: compiler and linker errors, limits, SCons' own; else the last lines."""
     marks = ("error:", "undefined reference", "fatal error", "scons: ***", " more than ")
-    found = [line for line in lines if any(mark in line for mark in marks) and "[-Werror" not in line[:8]]
+    found = [line for line in lines if any(mark in line for mark in marks)]
     return found[:SHOWN_ERRORS] or list(lines[-SHOWN_ERRORS:]) or ["the build failed without a word"]

@@ -101,8 +101,8 @@ class DeviceInfo:
     status_wanted: int
 
 
-def _opener(target: Any, baud: int | None, timeout: float) -> Callable[[], Transport]:
-    """How to reach `target`, now and again after the line broke."""
+def _opener(target: Any, baud: int | None, timeout: float, name: str = "socket") -> Callable[[], Transport]:
+    """How to reach `target`, now and again after the line broke. `name` is what errors call a socket."""
     if isinstance(target, str | Path):
         return lambda: open_transport(target, baud=baud, timeout=timeout)
     if isinstance(target, Transport | socket.socket):
@@ -112,11 +112,12 @@ def _opener(target: Any, baud: int | None, timeout: float) -> Callable[[], Trans
             if not once:
                 raise LinkLostError("the line is broken and cannot be opened again", "Open the device by its name.")
             line = once.pop()
-            return line if isinstance(line, Transport) else from_socket("socket", line)
+            return line if isinstance(line, Transport) else from_socket(name, line)
 
         return take
     if hasattr(target, "transport"):
-        return lambda: _opener(target.transport(), baud, timeout)()
+        emulated = str(getattr(target, "name", name))
+        return lambda: _opener(target.transport(), baud, timeout, emulated)()
     raise UsageError(f"{target!r} is nothing that a device can be opened on", "Give a port, a URL or an emulator.")
 
 

@@ -40,7 +40,8 @@ class Port:
 def _comports() -> Iterable[Any]:
     from serial.tools import list_ports
 
-    return list_ports.comports()
+    found: Iterable[Any] = list_ports.comports()
+    return found
 
 
 def list_serial_ports(comports: Callable[[], Iterable[Any]] = _comports) -> list[Port]:

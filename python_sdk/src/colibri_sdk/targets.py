@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from colibri_sdk import ports
-from colibri_sdk.errors import UsageError
+from colibri_sdk.errors import NoDeviceError, TransferError, UsageError
 
 if TYPE_CHECKING:
     from colibri_sdk.boards import Board
@@ -42,7 +42,8 @@ class Target:
 def image_for(model: Path, *, quant: str = "q8", log: Log | None = None, progress: Any = None) -> Path:
     """The image to use for `model`: itself, or, for a checkpoint, one packed now and kept in build/.
 
-    A checkpoint is a directory or a GGUF file. The kept image is used again as long as nothing of it is newer.
+    A checkpoint is a directory or a GGUF file. The kept image is used again as long as the checkpoint's files and the
+    packer are those that it was made from.
     """
     from filelock import FileLock
 
@@ -59,13 +60,17 @@ def image_for(model: Path, *, quant: str = "q8", log: Log | None = None, progres
     images = build_dir() / "images"
     images.mkdir(parents=True, exist_ok=True)
     out = images / f"{model_name(model)}-{parse(quant).file_name}.colibri"
+    origin = out.with_suffix(".origin")
     with FileLock(out.with_suffix(".lock")):
-        if not out.is_file() or out.stat().st_mtime < newest(model):
+        wanted = fingerprint(model)
+        if not out.is_file() or not origin.is_file() or origin.read_text() != wanted:
             from colibri_sdk.convert import pack
 
             if log:
                 log(f"packing {model} as {quant}")
+            origin.unlink(missing_ok=True)
             pack(model, out, quant=quant, progress=progress)
+            origin.write_text(wanted)
     return out
 
 
@@ -74,12 +79,16 @@ def model_name(checkpoint: Path) -> str:
     return checkpoint.resolve().name.removesuffix(".gguf")
 
 
-def newest(checkpoint: Path) -> float:
-    """Latest change of any file of a checkpoint or of the package that packs it."""
+def fingerprint(checkpoint: Path) -> str:
+    """A line for each file of a checkpoint and of the packer: path, bytes, time of its last change."""
     package = Path(__file__).resolve().parent
-    own = list(checkpoint.iterdir()) if checkpoint.is_dir() else [checkpoint]
+    own = [*checkpoint.resolve().iterdir()] if checkpoint.is_dir() else [checkpoint.resolve()]
     files = [*own, *(package / "convert").rglob("*.py"), *(package / "image").rglob("*.py")]
-    return max(file.stat().st_mtime for file in files)
+    lines = []
+    for file in sorted(files):
+        status = file.stat()
+        lines.append(f"{file} {status.st_size} {status.st_mtime_ns}\n")
+    return "".join(lines)
 
 
 def storage_for(board: Board, firmware: Firmware, image: Path, directory: Path, *, log: Log | None = None) -> Path:
@@ -122,11 +131,35 @@ def emulated(
     storage = storage_for(board, firmware, image, directory, log=log)
     card = storage if storage != image else None
     say(f"booting {board.name}")
-    with (
-        emulator.start(board, firmware=firmware, storage=storage, **options) as running,
-        Device.open(running, timeout=timeout, elf=firmware.elf) as device,
-    ):
-        yield Target(device, f"{board.name} (emulated)", board, firmware, running, card)
+    with emulator.start(board, firmware=firmware, storage=storage, **options) as running:
+        try:
+            device = Device.open(running, timeout=timeout, elf=firmware.elf)
+        except (NoDeviceError, TransferError) as error:
+            raise running.failure(f"{board.name} does not answer: {error.message}") from error
+        with device:
+            require_model(device, board.name)
+            yield Target(device, f"{board.name} (emulated)", board, firmware, running, card)
+
+
+def require_model(device: Device, where: str) -> None:
+    """Raises ImageError or DeviceError with the device's reason when it has no model."""
+    from colibri_sdk.status import Status, failure
+
+    info = device.info()
+    if info.state != "no model":
+        return
+    try:
+        reason = Status(info.status).name.removeprefix("E_").lower().replace("_", " ")
+    except ValueError:
+        reason = f"status {info.status}"
+    raise failure(
+        info.status,
+        f"no model: {reason}",
+        subject=where,
+        where=info.status_where,
+        got=info.status_got,
+        wanted=info.status_wanted,
+    )
 
 
 @contextmanager

@@ -254,6 +254,34 @@ void check_starve(void)
     }
 }
 
+static uint64_t wait_ticks(uint32_t milliseconds)
+{
+    const struct hal_console *console = &hal_board.console;
+    const uint64_t before = now();
+    console->api->wait(console->config, console->state, milliseconds);
+    return now() - before;
+}
+
+void check_wait(void)
+{
+    print("wait");
+    print_signed("frequency", (int64_t)frequency());
+    print_signed("silent", (int64_t)wait_ticks(30));
+    print("\n"); /* now the test sends a line */
+    print("input");
+    print_signed("ticks", (int64_t)wait_ticks(60000));
+}
+
+void check_sleep(void)
+{
+    print("sleep");
+    start_watchdog();
+    print("\n");
+    for (;;) {
+        (void)wait_ticks(1000);
+    }
+}
+
 /* Never inlined, so that the symbol can be found at the trap. */
 __attribute__((noinline)) static uint64_t dig(uint64_t depth)
 {

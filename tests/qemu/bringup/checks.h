@@ -15,6 +15,8 @@ void check_read(const char *arguments);  /* BLOCK COUNT OFFSET: CRC-32 of what i
 void check_write(const char *arguments); /* BLOCK COUNT SEED: writes a pattern that the test can compute */
 void check_kick(void);         /* a watchdog that is kicked for three of its periods, then stopped */
 void check_starve(void);       /* a watchdog that is not kicked: ends in hal_on_fault */
+void check_wait(void);         /* waiting for input that does not come, then for input that does */
+void check_sleep(void);        /* a watchdog that is not kicked while the console waits: ends in hal_on_fault */
 void check_overflow(void);     /* recursion without end: ends in hal_on_fault */
 void check_double_fault(void); /* a fault whose report faults too */
 void check_after_fault(void);  /* called at the end of hal_on_fault */

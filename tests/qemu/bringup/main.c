@@ -73,6 +73,10 @@ int runtime_main(void)
             check_kick();
         } else if (is(line, "starve", &arguments)) {
             check_starve();
+        } else if (is(line, "wait", &arguments)) {
+            check_wait();
+        } else if (is(line, "sleep", &arguments)) {
+            check_sleep();
         } else if (is(line, "overflow", &arguments)) {
             check_overflow();
         } else if (is(line, "fault", &arguments)) {

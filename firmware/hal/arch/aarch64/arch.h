@@ -29,6 +29,12 @@ _Noreturn static inline void arch_halt(void)
     }
 }
 
+/* Halts until an enabled interrupt is pending, masked or not. */
+static inline void arch_wait_for_interrupt(void)
+{
+    __asm__ volatile("dsb sy\n\twfi" ::: "memory");
+}
+
 static inline void arch_illegal_instruction(void)
 {
     __asm__ volatile(".inst 0");

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from colibri_sdk.cli import options, output
-from colibri_sdk.cli.run import both, show_grid
+from colibri_sdk.cli.run import show_grid
 
 if TYPE_CHECKING:
     from colibri_sdk.answers import Answer
@@ -83,20 +83,36 @@ def _summary(answers: list[Answer], prompts: list[str], sizes: dict[str, int]) -
 
 def _show(board_name: str, answers: list[Answer], sizes: dict[str, int]) -> None:
     click.echo()
-    rows = [
-        ["board", f"{board_name}, emulated"],
-        ["kernels", answers[0].stats.kernels],
-        ["firmware", output.size(sizes["firmware_bytes"])],
-        ["image", output.size(sizes["image_bytes"])],
-        ["arena", f"{output.size(sizes['arena_bytes'])}, high-water mark {output.count(sizes['arena_peak_bytes'])}"],
-    ]
-    for number, answer in enumerate(answers, 1):
-        rows.append([f"first token {number}", both(answer.timings, "time_to_first_token_s", "s")])
-        rows.append([f"speed {number}", both(answer.timings, "tokens_per_second", "tokens/s")])
-    output.table(["", ""], rows)
+    arena, peak = sizes["arena_bytes"], sizes["arena_peak_bytes"]
+    output.table(
+        ["", ""],
+        [
+            ["board", f"{board_name}, emulated"],
+            ["kernels", answers[0].stats.kernels],
+            ["firmware", output.size(sizes["firmware_bytes"])],
+            ["image", output.size(sizes["image_bytes"])],
+            ["arena", f"{output.size(arena)}, high-water mark {output.count(peak)}"],
+        ],
+    )
+    click.echo()
+    output.table(
+        ["answer", "tokens", "first token, board", "by the wall", "tokens/s, board", "by the wall"],
+        [_speed_row(number, answer.timings) for number, answer in enumerate(answers, 1)],
+        title="Speed, by the emulated board's clock and by the wall clock",
+        right="rrrrrr",
+    )
     click.echo()
     total = [
         [sum(counts) for counts in zip(*layers, strict=True)]
         for layers in zip(*(answer.experts for answer in answers), strict=True)
     ]
     show_grid("Experts chosen (tokens), per layer", total)
+
+
+def _speed_row(number: int, timings: dict[str, float]) -> list[str]:
+    return [
+        str(number),
+        f"{timings['prompt_tokens']} + {timings['generated_tokens']}",
+        *(f"{1000 * timings[f'{clock}_time_to_first_token_s']:.1f} ms" for clock in ("device", "wall")),
+        *(f"{timings[f'{clock}_tokens_per_second']:.1f}" for clock in ("device", "wall")),
+    ]

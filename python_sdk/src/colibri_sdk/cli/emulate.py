@@ -53,11 +53,10 @@ def command(
     output.note(f"building the firmware of {board.name}")
     firmware = build(board)
     with tempfile.TemporaryDirectory(prefix="colibri-") as scratch:
+        storage = card
         if model is not None:
             image = targets.image_for(model, quant=quant, log=output.note)
             storage = targets.storage_for(board, firmware, image, Path(scratch), log=output.note)
-        else:
-            storage = card
         with emulator.start(board, firmware=firmware, storage=storage, cpu=cpu) as running:
             if pty:
                 bridge.serve_terminal(running, ready)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from colibri_sdk.errors import UsageError
 
 if TYPE_CHECKING:
     from colibri_sdk.answers import Answer
+    from colibri_sdk.device import Token
 
 
 @click.command()
@@ -43,11 +45,18 @@ def command(
         if values["model"] is not None:
             raise UsageError("MODEL is given twice", "Leave --model out, or put the prompt in quotes.")
         values["model"] = Path(arguments[0])
+    tokens: list[Token] = []
+
+    def on_token(token: Token) -> None:
+        tokens.append(token)
+        if not as_json:
+            output.piece(token.text)
+
     with options.open_target(**values) as target:
         answer = ask(
             target.device,
             arguments[-1],
-            on_token=None if as_json else lambda token: output.piece(token.text),
+            on_token=on_token,
             chat=not raw,
             ignore_eos=ignore_eos,
             trace_routing=verbose,
@@ -58,7 +67,21 @@ def command(
         return
     click.echo()
     if verbose:
+        show_routing(tokens)
         show_details(answer)
+
+
+def show_routing(tokens: list[Token]) -> None:
+    """For each token the experts that its layers chose, with their weights; the token's text as it was ready."""
+    if not tokens or not tokens[0].routing:
+        return
+    rows = [
+        [token.index, token.id, json.dumps(token.text, ensure_ascii=False)]
+        + [" ".join(f"{expert}:{weight:.2f}" for expert, weight in layer) for layer in token.routing or []]
+        for token in tokens
+    ]
+    headers = ["#", "id", "text", *(f"layer {index}" for index in range(len(tokens[0].routing)))]
+    output.table(headers, rows, title="Routing: expert:weight", right="rr")
 
 
 def show_details(answer: Answer) -> None:
@@ -72,10 +95,7 @@ def show_details(answer: Answer) -> None:
     ]
     output.table(["layer", "attention ms", "router ms", "experts ms"], rows, title="Time per layer", right="rrrr")
     show_experts(answer)
-    experts = [
-        [f"{expert.ticks * to_ms:.2f}" for expert in layer]  #
-        for layer in stats.experts
-    ]
+    experts = [[f"{expert.ticks * to_ms:.2f}" for expert in layer] for layer in stats.experts]
     show_grid("Time per expert, ms", experts)
 
 

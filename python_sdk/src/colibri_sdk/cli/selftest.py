@@ -20,17 +20,21 @@ def command(host: bool, as_json: bool, **values: Any) -> int:
     if host:
         from colibri_sdk.engine import Library
 
-        report = Library.load().selftest()
+        report = _fields(Library.load().selftest())
     else:
         with options.open_target(**values) as target:
-            report = target.device.selftest()
+            report = _fields(target.device.selftest())
     if as_json:
         output.emit_json(report)
-    elif report.failures:
+    elif report["failures"]:
         click.echo(
-            f"{report.kernels}: {report.failures} of {report.cases} comparisons differ, "
-            f"first {report.failed} at size {report.failed_size}"
+            "{kernels}: {failures} of {cases} comparisons differ, first {failed} at size {failed_size}".format(**report)
         )
     else:
-        click.echo(f"{report.kernels}: {report.cases} comparisons, all bits equal")
-    return EXIT_DEVICE if report.failures else 0
+        click.echo("{kernels}: {cases} comparisons, all bits equal".format(**report))
+    return EXIT_DEVICE if report["failures"] else 0
+
+
+def _fields(report: object) -> dict[str, Any]:
+    """What the host's and a device's report have in common."""
+    return {name: getattr(report, name) for name in ("kernels", "cases", "failures", "failed", "failed_size")}

@@ -26,6 +26,7 @@ RESEND = 0.3
 RESEND_MAX = 4.0
 NAK_SPACING = 0.1
 PING_AFTER = 1.0
+STALE_FAULT = 0.4  # a device that has crashed answers each SYN; what comes earlier was on the line before
 _SYN = struct.Struct("<BBHI")
 _RST = struct.Struct("<iBB")
 _HELLO_LIMITS = struct.Struct("<BBHI")
@@ -94,6 +95,7 @@ class Peer:
         self._urgent: list[bytes] = []  # frames to go out before all others
         self._wrote = 0.0
         self._syn_time = float("-inf")
+        self._open_time = 0.0
         self._max_message = 0
         self._payload_max = PAYLOAD_MAX
         self._clear()
@@ -128,6 +130,7 @@ class Peer:
         self._clear()
         self._session = self._draw()
         self.state = State.OPENING
+        self._open_time = now
         self._syn_time = float("-inf")
         self.heard = now
 
@@ -173,6 +176,8 @@ class Peer:
         if frame.version != VERSION:
             return
         if frame.kind == Kind.FAULT:
+            if self.state is State.CLOSED or (self.state is State.OPENING and now - self._open_time < STALE_FAULT):
+                return
             self.state = State.CLOSED
             self._clear()
             events.append(Fault(frame.payload))
@@ -225,7 +230,7 @@ class Peer:
         self._sent = max(self._sent, self._base)
         self._credit = frame.credit
         if taken:
-            self._backoff = 0
+            self._backoff = max(self._backoff - 1, 0)  # not to 0 at once: the line may be slower than it says
             self._timer = now
         if frame.kind == Kind.NAK and self._sent != self._base:
             self._sent = self._base

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes seed inputs for fuzz_image into a directory: tiny images of every format, with and without a tokenizer.
+
+python host_tools/fuzz/seeds_image.py build/fuzz/seeds-image
+
+Each comes with a zeroed header checksum, which tells the target to make all checksums right; one has its own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save_file
+from seeds_tokenizer import TRIMMING, small
+
+from colibri_sdk.convert import pack
+from colibri_sdk.image.layout import HEADER
+
+HEADER_CRC = HEADER.fields["header_crc32"][1]
+
+BASE = {
+    "architectures": ["MixtralForCausalLM"],
+    "model_type": "mixtral",
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "eos_token_id": 1,
+    "max_position_embeddings": 24,
+}
+# One shape that fits tiles and blocks, one that fits nothing, one layer and two.
+SHAPES = {
+    "even": {
+        "vocab_size": 32, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 16, "num_local_experts": 2, "num_experts_per_tok": 1,
+    },
+    "odd": {
+        "vocab_size": 37, "hidden_size": 20, "intermediate_size": 42, "num_hidden_layers": 2, "num_attention_heads": 3,
+        "num_key_value_heads": 3, "head_dim": 6, "num_local_experts": 3, "num_experts_per_tok": 2,
+    },
+}  # fmt: skip
+
+
+def tensors(config: dict[str, Any]) -> dict[str, npt.NDArray[np.float32]]:
+    random = np.random.default_rng(0)
+    hidden, width = config["hidden_size"], config["intermediate_size"]
+    query = config["num_attention_heads"] * config["head_dim"]
+    kv = config["num_key_value_heads"] * config["head_dim"]
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (config["vocab_size"], hidden),
+        "model.norm.weight": (hidden,),
+        "lm_head.weight": (config["vocab_size"], hidden),
+    }
+    for layer in range(config["num_hidden_layers"]):
+        name = f"model.layers.{layer}"
+        shapes |= {
+            f"{name}.input_layernorm.weight": (hidden,),
+            f"{name}.post_attention_layernorm.weight": (hidden,),
+            f"{name}.self_attn.q_proj.weight": (query, hidden),
+            f"{name}.self_attn.k_proj.weight": (kv, hidden),
+            f"{name}.self_attn.v_proj.weight": (kv, hidden),
+            f"{name}.self_attn.o_proj.weight": (hidden, query),
+            f"{name}.block_sparse_moe.gate.weight": (config["num_local_experts"], hidden),
+        }
+        for expert in range(config["num_local_experts"]):
+            shapes |= {
+                f"{name}.block_sparse_moe.experts.{expert}.w1.weight": (width, hidden),
+                f"{name}.block_sparse_moe.experts.{expert}.w2.weight": (hidden, width),
+                f"{name}.block_sparse_moe.experts.{expert}.w3.weight": (width, hidden),
+            }
+    return {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+
+
+def write_checkpoint(directory: Path, config: dict[str, Any], *, tokenizer: bool) -> Path:
+    directory.mkdir()
+    if tokenizer:
+        compiled = small(directory)
+        config = config | {"vocab_size": compiled.vocab}
+        settings = {"chat_template": TRIMMING, "bos_token": "<a>", "eos_token": "<b>"}
+        (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    (directory / "config.json").write_text(json.dumps(config))
+    save_file(tensors(config), directory / "model.safetensors")
+    return directory
+
+
+def main(out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as name:
+        for shape, sizes in SHAPES.items():
+            for tokenizer in (False, True):
+                checkpoint = Path(name) / f"{shape}-{tokenizer}"
+                write_checkpoint(checkpoint, BASE | sizes, tokenizer=tokenizer)
+                for quant in ("q8", "q4", "f16", "f32"):
+                    if tokenizer and quant in ("f16", "f32"):
+                        continue  # large, and nothing new
+                    seed = out / f"{shape}-{'text' if tokenizer else 'ids'}-{quant}"
+                    pack(checkpoint, seed, quant=quant, kv="f16" if quant == "q8" else "f32")
+                    image = bytearray(seed.read_bytes())
+                    if (shape, quant) == ("even", "q8"):
+                        (out / f"{seed.name}-sealed").write_bytes(image)
+                    image[HEADER_CRC : HEADER_CRC + 4] = bytes(4)
+                    seed.write_bytes(image)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    main(Path(sys.argv[1]))

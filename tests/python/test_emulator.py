@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The emulator around a board: nothing lost, nothing left running, and failures that say what happened."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from colibri_sdk import emulator
+from colibri_sdk.boards import Board, load_board
+from colibri_sdk.build import Firmware
+from colibri_sdk.emulator.lines import PipeLine, SocketLine
+from colibri_sdk.emulator.qemu import machine_arguments
+from colibri_sdk.emulator.relay import Relay
+from colibri_sdk.errors import EmulatorError, ToolMissingError, UsageError
+
+WAIT_SECONDS = 20.0
+
+
+def read_exactly(line: socket.socket, size: int) -> bytes:
+    line.settimeout(WAIT_SECONDS)
+    data = b""
+    while len(data) < size:
+        part = line.recv(size - len(data))
+        if not part:
+            break
+        data += part
+    return data
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, Relay]]:
+    """The board's end of a line, and the relay on the other."""
+    board, ours = socket.socketpair()
+    relay = Relay(SocketLine(ours))
+    yield board, relay
+    relay.close()
+    board.close()
+
+
+def test_what_was_said_before_anyone_listened_is_delivered(ends: tuple[socket.socket, Relay]) -> None:
+    board, relay = ends
+    board.sendall(b"boot message ")
+    with relay.attach() as user:
+        board.sendall(b"and more")
+        assert read_exactly(user, 21) == b"boot message and more"
+        user.sendall(b"hello board")
+        assert read_exactly(board, 11) == b"hello board"
+    assert relay.recorded() == b"boot message and more"
+
+
+def test_next_user_takes_the_line_over(ends: tuple[socket.socket, Relay]) -> None:
+    board, relay = ends
+    first = relay.attach()
+    board.sendall(b"one")
+    assert read_exactly(first, 3) == b"one"
+    with relay.attach() as second:
+        assert read_exactly(first, 1) == b""  # cut off
+        board.sendall(b"two")
+        assert read_exactly(second, 3) == b"two"
+        second.sendall(b"back")
+        assert read_exactly(board, 4) == b"back"
+    first.close()
+
+
+def test_user_who_does_not_read_stops_the_output_and_not_the_input(ends: tuple[socket.socket, Relay]) -> None:
+    board, relay = ends
+    flood = bytes(range(256)) * 16384  # 4 MiB: more than all buffers on the way
+    sender = threading.Thread(target=board.sendall, args=(flood,))
+    with relay.attach() as user:
+        sender.start()
+        user.sendall(b"stop please")
+        assert read_exactly(board, 11) == b"stop please"
+        assert len(relay.recorded()) < len(flood)
+        assert read_exactly(user, len(flood)) == flood
+    sender.join(WAIT_SECONDS)
+    assert not sender.is_alive()
+    assert relay.recorded() == flood
+
+
+def test_end_of_the_board_is_the_end_of_the_line(ends: tuple[socket.socket, Relay]) -> None:
+    board, relay = ends
+    with relay.attach() as user:
+        board.sendall(b"last words")
+        board.close()
+        assert read_exactly(user, 100) == b"last words"
+    with relay.attach() as late:
+        assert read_exactly(late, 1) == b""
+    assert relay.recorded() == b"last words"
+
+
+def test_pipe_takes_many_single_bytes_that_nobody_reads(tmp_path: Path) -> None:
+    """What the pipe is for: a UART model that writes byte by byte and drops what is not taken."""
+    line = PipeLine(tmp_path / "serial")
+    board_out = os.open(tmp_path / "serial.out", os.O_RDWR | os.O_NONBLOCK)
+    board_in = os.open(tmp_path / "serial.in", os.O_RDWR | os.O_NONBLOCK)
+    line.started()
+    for number in range(50_000):
+        assert os.write(board_out, bytes([number % 256])) == 1
+    received = b""
+    while len(received) < 50_000:
+        received += line.receive(65536)
+    assert received == bytes(number % 256 for number in range(50_000))
+    line.send(b"input")
+    assert os.read(board_in, 16) == b"input"
+    os.close(board_out)
+    os.close(board_in)
+    assert line.receive(16) == b""
+    line.close()
+
+
+@pytest.fixture
+def fake_board(tmp_path: Path) -> Board:
+    """A board whose emulator is whatever program the test puts at `program`."""
+    board = load_board("virt-riscv64")
+    return dataclasses.replace(board, emulator=dataclasses.replace(board.emulator, program=str(tmp_path / "program")))
+
+
+def program(tmp_path: Path, script: str) -> Firmware:
+    path = tmp_path / "program"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    elf = tmp_path / "firmware.elf"
+    elf.write_bytes(b"")
+    return Firmware(elf, None, {})
+
+
+def test_emulator_that_ends_at_once_is_quoted(fake_board: Board, tmp_path: Path) -> None:
+    firmware = program(tmp_path, "echo 'cannot set up guest memory' >&2; exit 3")
+    with pytest.raises(EmulatorError, match="exit code 3: cannot set up guest memory"):
+        emulator.start(fake_board, firmware=firmware)
+
+
+def test_wrong_option_is_reported_in_qemus_words() -> None:
+    board = load_board("virt-riscv64")
+    firmware = Firmware(Path("/bin/true"), None, {})
+    with pytest.raises(EmulatorError, match="no-such-option"):
+        emulator.start(board, firmware=firmware, arguments=["-no-such-option"])
+
+
+def test_missing_emulator_is_named(fake_board: Board, tmp_path: Path) -> None:
+    firmware = program(tmp_path, "")
+    (tmp_path / "program").unlink()
+    with pytest.raises(ToolMissingError, match="is not installed"):
+        emulator.start(fake_board, firmware=firmware)
+
+
+def test_missing_firmware_and_storage_are_named(tmp_path: Path) -> None:
+    board = load_board("virt-riscv64")
+    with pytest.raises(UsageError, match="needs firmware"):
+        emulator.start(board)
+    with pytest.raises(UsageError, match="is not built"):
+        emulator.start(board, firmware=Firmware(tmp_path / "nothing.elf", None, {}))
+    with pytest.raises(UsageError, match="does not exist"):
+        emulator.start(board, firmware=Firmware(Path("/bin/true"), None, {}), storage=tmp_path / "nothing.img")
+
+
+def test_nothing_is_left_after_a_failure(fake_board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    firmware = program(tmp_path, "exit 1")
+    threads = threading.active_count()
+    with pytest.raises(EmulatorError):
+        emulator.start(fake_board, firmware=firmware)
+    assert list((tmp_path / "temporary").iterdir()) == []
+    assert threading.active_count() == threads
+
+
+def test_commas_in_file_names_reach_qemu(tmp_path: Path) -> None:
+    words = machine_arguments(load_board("virt-riscv64"), Path("fw.elf"), Path("a,b.img"), None)
+    assert "if=none,id=model,format=raw,file=a,,b.img" in words
+
+
+def test_cards_and_disks_go_where_the_board_file_says() -> None:
+    words = " ".join(machine_arguments(load_board("rpi3"), Path("kernel8.img"), Path("card.img"), None))
+    assert "-M raspi3b -m 1024M" in words
+    assert "-drive if=sd,format=raw,file=card.img" in words
+    words = " ".join(machine_arguments(load_board("virt-aarch64"), Path("fw.elf"), Path("disk.img"), "max"))
+    assert "-cpu max" in words
+    assert "-device virtio-blk-device,drive=model" in words
+
+
+@pytest.mark.qemu
+def test_emulated_board_is_gone_after_the_block_even_when_the_test_fails() -> None:
+    from bringup import built
+
+    board, firmware = built("virt-riscv64")
+    with pytest.raises(ZeroDivisionError), emulator.start(board, firmware=firmware) as running:
+        pid, directory = running.pid, running.directory
+        assert pid is not None
+        os.kill(pid, 0)
+        raise ZeroDivisionError
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert not directory.exists()
+    assert b"bring-up" in running.console_output() or running.console_output() == b""
+    running.stop()  # again: no harm
+
+
+@pytest.mark.qemu
+def test_emulator_that_is_killed_ends_the_line() -> None:
+    from bringup import Console, built
+
+    board, firmware = built("virt-aarch64")
+    with emulator.start(board, firmware=firmware) as running:
+        console = Console(running)
+        assert running.pid is not None
+        os.kill(running.pid, signal.SIGKILL)
+        assert console.closed_by_board
+        assert running.wait(WAIT_SECONDS) == -signal.SIGKILL
+        assert b"bring-up" in running.console_output()
+        with pytest.raises(EmulatorError, match="exit code -9"):
+            raise running.failure("the board is silent")
+        console.close()
+
+
+@pytest.mark.qemu
+def test_memory_can_be_read_while_the_board_runs() -> None:
+    from bringup import Console, built, symbols
+
+    board, firmware = built("hifive-unleashed")
+    with emulator.start(board, firmware=firmware) as running:
+        console = Console(running)
+        start = symbols(firmware.elf)["hal_image_start"][0]
+        assert firmware.binary is not None
+        assert running.read_memory(start, 4096) == firmware.binary.read_bytes()[:4096]
+        console.close()
+
+
+@pytest.mark.qemu
+def test_raspberry_pi_boots_the_firmware_that_lies_on_its_card(tmp_path: Path) -> None:
+    """Not the one that was built last: the card decides, as on a real board."""
+    from bringup import Console, built
+    from colibri_sdk.flash import write_card
+
+    board, firmware = built("rpi3")
+    model = tmp_path / "model.colibri"
+    model.write_bytes(b"COLIBRI\x1a" + bytes(100_000))
+    card = tmp_path / "card.img"
+    write_card(board, firmware=firmware, model=model, to=card)
+    other = Firmware(tmp_path / "other.elf", tmp_path / "other.img", {})
+    with emulator.start(board, firmware=other, storage=card) as running:
+        console = Console(running)
+        assert console.banner.string("name") == "rpi3"
+        assert console.ask("disk")["blocks"] == card.stat().st_size // 512
+        console.close()

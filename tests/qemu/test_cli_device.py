@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that talk to a device, as a user runs them: in a process of their own, on an emulated board."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+
+PROMPT, ANSWER = "open gate 2", '{"intent":"open","device":"gate","id":2}'
+COLIBRI = [sys.executable, "-m", "colibri_sdk"]
+FIELDS = {
+    "board",
+    "text",
+    "token_ids",
+    "prompt_ids",
+    "logits_sha256",
+    "finish_reason",
+    "arena_bytes",
+    "arena_peak_bytes",
+    "kernels",
+    "timings",
+    "experts",
+}
+PackModel = Callable[[str], Path]
+
+
+def run(*line: str, code: int = 0) -> str:
+    """stdout of a command that ends with `code`."""
+    done = subprocess.run([*COLIBRI, *line], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+@contextmanager
+def emulate(image: Path, *options: str) -> Iterator[str]:
+    """`colibri-sdk emulate` in the background; the port where it says that it can be attached to."""
+    line = [*COLIBRI, "emulate", "--board", "host", "--model", str(image), "--json", *options]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline())["attach"]
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+    assert process.returncode == 130
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("board", ["rpi3", "virt-aarch64", "virt-riscv64", "hifive-unleashed"])
+def test_demo_as_json(board: str) -> None:
+    answer = json.loads(run("demo", "--board", board, "--prompt", PROMPT, "--prompt", "hello", "--json"))
+    assert answer.keys() >= FIELDS
+    assert (answer["board"], answer["text"], answer["finish_reason"]) == (board, ANSWER, "eos")
+    assert answer["arena_peak_bytes"] == answer["arena_bytes"]
+    assert [one["prompt"] for one in answer["answers"]] == [PROMPT, "hello"]
+    positions = answer["timings"]["prompt_tokens"] + answer["timings"]["generated_tokens"] - 1
+    assert [sum(layer) for layer in answer["experts"]] == [2 * positions] * 4
+    assert answer["firmware_bytes"] > 50_000 and answer["image_bytes"] > 1_000_000
+
+
+@pytest.mark.qemu
+def test_demo_for_people() -> None:
+    text = run("demo", "--board", "virt-aarch64", "--prompt", PROMPT)
+    assert f"> {PROMPT}\n{ANSWER}\n" in text
+    for word in ("firmware", "image", "arena", "first token", "tokens/s", "Experts chosen"):
+        assert word in text
+
+
+def test_demo_on_this_machine() -> None:
+    assert json.loads(run("demo", "--board", "host", "--prompt", PROMPT, "--json"))["text"] == ANSWER
+
+
+def test_run_gives_the_answer_alone(hummingbird: PackModel) -> None:
+    assert run("run", str(hummingbird("q8")), PROMPT) == ANSWER + "\n"
+
+
+def test_run_as_json(hummingbird: PackModel) -> None:
+    answer = json.loads(run("run", str(hummingbird("q8")), PROMPT, "--max-tokens", "3", "--json"))
+    assert answer.keys() == FIELDS
+    assert (answer["finish_reason"], len(answer["token_ids"])) == ("length", 3)
+    assert answer["prompt_ids"][0] == 0
+
+
+def test_run_with_a_stop_text_and_without_a_template(hummingbird: PackModel) -> None:
+    image = str(hummingbird("q8"))
+    stopped = json.loads(run("run", image, PROMPT, "--stop", '"device"', "--json"))
+    assert (stopped["text"], stopped["finish_reason"]) == ('{"intent":"open",', "stop")
+    raw = json.loads(run("run", image, PROMPT, "--raw", "--max-tokens", "2", "--json"))
+    assert raw["prompt_ids"] == json.loads(run("run", image, PROMPT, "--json"))["prompt_ids"][2:-1]
+
+
+def test_run_verbose_shows_routing_and_times(hummingbird: PackModel) -> None:
+    text = run("run", str(hummingbird("q8")), PROMPT, "--verbose")
+    for title in ("Routing", "Time per layer", "Experts chosen", "Time per expert"):
+        assert title in text
+
+
+@pytest.mark.parametrize("options", [(), ("--pty",)], ids=["socket", "pty"])
+def test_emulate_and_attach(hummingbird: PackModel, options: tuple[str, ...]) -> None:
+    """Two commands, one after the other, on a board that stays."""
+    with emulate(hummingbird("q8"), *options) as port:
+        for _ in range(2):
+            assert run("run", "--port", port, PROMPT) == ANSWER + "\n"
+        assert json.loads(run("selftest", "--port", port, "--json"))["failures"] == 0
+
+
+def test_port_from_the_environment(hummingbird: PackModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    with emulate(hummingbird("q8")) as port:
+        monkeypatch.setenv("COLIBRI_PORT", port)
+        assert run("run", PROMPT) == ANSWER + "\n"
+
+
+def test_eval_on_a_device_checks_that_it_holds_the_image(hummingbird: PackModel, tmp_path: Path) -> None:
+    examples = tmp_path / "examples.jsonl"
+    examples.write_text(json.dumps({"prompt": PROMPT, "answer": ANSWER}) + "\n")
+    with emulate(hummingbird("q8")) as port:
+        line = ("eval", "--port", port, "--json")
+        result = json.loads(run(*line, str(hummingbird("q8")), str(examples)))
+        assert (result["n"], result["exact"]) == (1, 1)
+        assert run(*line, str(hummingbird("q4")), str(examples), code=2) == ""
+
+
+def test_nothing_at_the_port_is_exit_code_3(tmp_path: Path) -> None:
+    assert run("run", "--port", f"unix:{tmp_path}/nobody", "hello", code=3) == ""
+
+
+def test_image_that_is_damaged_is_exit_code_7(hummingbird: PackModel, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.colibri"
+    content = bytearray(hummingbird("q8").read_bytes())
+    content[-5000] ^= 1
+    broken.write_bytes(content)
+    checked = json.loads(run("inspect", str(broken), "--verify", "--json", code=7))
+    assert checked["verified"] is False
+    assert [check["name"] for check in checked["checks"] if not check["ok"]][-1] == "image id"
+
+
+def test_run_on_an_image_that_is_damaged_is_exit_code_7(hummingbird: PackModel, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.colibri"
+    broken.write_bytes(hummingbird("q8").read_bytes()[:-4096])
+    assert run("run", str(broken), PROMPT, code=7) == ""
+
+
+def test_monitor_shows_what_the_device_logs_until_ctrl_c(hummingbird: PackModel) -> None:
+    line = [*COLIBRI, "monitor", "--model", str(hummingbird("q8"))]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "hummingbird" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+
+
+class Terminal:
+    """A chat at a terminal."""
+
+    def __init__(self, image: Path, home: Path, *options: str) -> None:
+        environment = {**os.environ, "HOME": str(home), "XDG_STATE_HOME": str(home), "NO_COLOR": "1", "TERM": "dumb"}
+        self.chat: Any = pexpect.spawn(
+            COLIBRI[0], [*COLIBRI[1:], "chat", str(image), *options], env=environment, encoding="utf-8", timeout=120
+        )
+        self.chat.setecho(False)
+        self.chat.expect("> ")
+
+    def say(self, line: str) -> str:
+        """What comes until the next prompt."""
+        self.chat.sendline(line)
+        self.chat.expect("\r\n> ")
+        return str(self.chat.before)
+
+    def end(self) -> int:
+        self.chat.expect(pexpect.EOF)
+        self.chat.close()
+        return int(self.chat.exitstatus)
+
+
+def test_chat_answers_and_ends_with_the_input(hummingbird: PackModel, tmp_path: Path) -> None:
+    terminal = Terminal(hummingbird("q8"), tmp_path)
+    assert ANSWER in terminal.say(PROMPT)
+    assert "kernels" in terminal.say("/stats")
+    assert PROMPT in terminal.say("/history")
+    assert "/reset" in terminal.say("/help")
+    terminal.chat.sendeof()
+    assert terminal.end() == 0
+    assert PROMPT in (tmp_path / "colibri-sdk" / "chat-history").read_text()
+
+
+@pytest.mark.qemu
+def test_ctrl_c_cancels_the_answer_and_keeps_the_session(hummingbird: PackModel, tmp_path: Path) -> None:
+    """An answer that would take seconds is cut short, and the device answers the next prompt.
+
+    At this temperature all tokens are equally likely; this seed draws no end token before the context is full.
+    """
+    options = ("--board", "virt-riscv64", "--temperature", "100", "--seed", "7")
+    terminal = Terminal(hummingbird("f32"), tmp_path, *options)
+    terminal.chat.sendline(PROMPT)
+    terminal.chat.expect(r"[^\r\n>]{3}")  # the answer has begun
+    terminal.chat.sendintr()
+    terminal.chat.expect(r"\(cancelled\)")
+    terminal.chat.expect("> ")
+    terminal.chat.sendline(PROMPT)
+    terminal.chat.expect(r"[^\r\n>]{3}")
+    terminal.chat.sendintr()
+    terminal.chat.expect(r"\(cancelled\)")
+    terminal.chat.expect("> ")
+    terminal.chat.sendline("/quit")
+    assert terminal.end() == 0
+
+
+def test_ctrl_c_twice_at_the_prompt_ends_the_chat(hummingbird: PackModel, tmp_path: Path) -> None:
+    terminal = Terminal(hummingbird("q8"), tmp_path)
+    terminal.chat.sendintr()
+    terminal.chat.expect("Ctrl-C again")
+    terminal.chat.expect("> ")
+    assert ANSWER in terminal.say(PROMPT)  # one Ctrl-C, an answer, one Ctrl-C are not two in a row
+    terminal.chat.sendintr()
+    terminal.chat.expect("Ctrl-C again")
+    terminal.chat.expect("> ")
+    terminal.chat.sendintr()
+    assert terminal.end() == 130
+
+
+def test_chat_tells_the_earlier_turns_when_asked(hummingbird: PackModel, tmp_path: Path) -> None:
+    """The second prompt is longer than it is alone, by the first turn."""
+    lines = f"{PROMPT}\n/stats\n{PROMPT}\n/stats\n/reset\n{PROMPT}\n/stats\n"
+    text = subprocess.run(
+        [*COLIBRI, "chat", str(hummingbird("q8")), "--history", "--card", str(hummingbird("q8")), "--max-tokens", "20"],
+        input=lines,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
+    tokens = [int(line.split()[1]) for line in text.splitlines() if line.startswith("tokens")]
+    assert tokens[0] == tokens[2]
+    assert tokens[1] > tokens[0] + 14
