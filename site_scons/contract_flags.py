@@ -37,6 +37,7 @@ KERNEL_FILES = {
 SMALL_FILES = {
     "image_open.c",
     "image_content.c",
+    "image_layers.c",
     "layout.c",
     "selftest.c",
     "session.c",
@@ -46,5 +47,8 @@ SMALL_FILES = {
     "template.c",
     "tensor.c",
     "tokenizer.c",
+    "generate.c",
+    "stream.c",
+    "sampler.c",
 }
 SMALL = ["-Os"]
