@@ -188,9 +188,10 @@ enum col_router_score {
     COL_SCORE_LOGIT = 1,   /* the logit itself; the weights are a softmax over the chosen */
     COL_SCORE_SOFTMAX = 2, /* softmax over all experts */
     COL_SCORE_SIGMOID = 3, /* 1 / (1 + exp(-logit)) */
-    COL_SCORE_INTEGER = 4, /* as COL_SCORE_LOGIT in integers: logits are rounded to steps of 1 / integer_scale, fine enough
-                              that nearly no two experts tie; the softmax is looked up in integer_table, whose entries are
-                              2^integer_shift steps apart, with straight lines between; weights are Q16.16 */
+    COL_SCORE_INTEGER = 4, /* as COL_SCORE_LOGIT in integers: each logit's distance below the largest is rounded to steps of
+                              1 / integer_scale, fine enough that nearly no two experts tie, and ends at 2^22 steps; the
+                              softmax is looked up in integer_table, whose entries are 2^integer_shift steps apart, with
+                              straight lines between; weights are Q16.16 */
     COL_SCORE_HASH = 5     /* no logits: choice i of a token is expert ((col_token_hash(id, i) % experts) ^ layer) % experts, or the
                               next free one above it (modulo experts); all weights are 1 / top_k */
 };

@@ -156,25 +156,28 @@ static uint32_t integer_exp(const struct col_router *r, const float *table, uint
 }
 
 /* The softmax of the chosen in integers: each looks up the exponential of its distance below the largest logit, and a weight
- * is a Q16.16 share of their sum. Only the rounding of the logits themselves is done in floats. */
+ * is a Q16.16 share of their sum. Only these distances are taken and rounded in floats. */
 static void choose_integer(const struct colibri *engine, const struct col_router *r, uint32_t in_use, float *logits,
                            uint32_t *ids, float *weight)
 {
     const float *table = (const float *)(const void *)(engine->image.resident + r->integer_table.offset);
+    float max = logits[0];
+    for (uint32_t e = 1; e < in_use; e++) {
+        max = logits[e] > max ? logits[e] : max;
+    }
     for (uint32_t e = 0; e < r->experts; e++) {
-        const float steps = logits[e] * r->integer_scale;
+        const float steps = (logits[e] - max) * r->integer_scale;
         const float limit = 4194304.0f; /* 2^22: where col_round_even ends */
         const float clamped = steps > limit ? limit : (steps < -limit ? -limit : steps);
         logits[e] = (float)col_round_even(clamped); /* exact: a binary32 holds these integers */
     }
     const struct col_field field = {.in_use = in_use, .group_size = r->experts};
     top_k(logits, &field, r->top_k, ids);
-    const int32_t largest = (int32_t)logits[ids[0]];
     sort_ascending(ids, r->top_k);
     uint32_t share[COL_MAX_TOP_K];
     uint32_t sum = 0;
     for (uint32_t i = 0; i < r->top_k; i++) {
-        share[i] = integer_exp(r, table, (uint32_t)(largest - (int32_t)logits[ids[i]]));
+        share[i] = integer_exp(r, table, (uint32_t)-(int32_t)logits[ids[i]]);
         sum += share[i];
     }
     for (uint32_t i = 0; i < r->top_k; i++) {

@@ -61,7 +61,8 @@ _FILE_NAME_CHARACTERS = 48
 
 _ENTRY = re.compile(
     rf"(?:(?:layers\.(?P<first>\d{{1,6}})(?:-(?P<last>\d{{1,6}}))?\.)?(?P<role>{'|'.join(r.value for r in ROLES)})=)?"
-    rf"(?P<format>{'|'.join(ENCODINGS)})"
+    rf"(?P<format>{'|'.join(ENCODINGS)})",
+    re.ASCII,
 )
 
 
