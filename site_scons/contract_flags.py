@@ -52,3 +52,6 @@ SMALL_FILES = {
     "sampler.c",
 }
 SMALL = ["-Os"]
+
+# Where every processor has a faster kernel set, the scalar one is only what that set is compared with.
+SMALL_REFERENCE = ("aarch64",)
