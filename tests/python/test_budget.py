@@ -62,13 +62,13 @@ def test_the_front_is_all_that_nothing_beats(choices: list[list[Choice]]) -> Non
 def test_large_fronts_keep_their_ends_and_their_order() -> None:
     random = np.random.default_rng(0)
     choices = [
-        [Choice(ENCODINGS["q4"], int(b), float(e)) for b, e in zip(random.integers(1, 10**7, 4), random.random(4))]
+        [Choice(ENCODINGS["q4"], int(random.integers(1, 10**7)), float(random.random())) for _ in range(4)]
         for _ in range(40)
     ]
     points = front(choices)
     assert len(points) <= budget._MAX_FRONT + 1
     assert points[0].bytes == sum(min(one.bytes for one in unit) for unit in choices)
-    assert all(a.bytes < b.bytes and a.error > b.error for a, b in zip(points, points[1:], strict=False))
+    assert all(a.bytes < b.bytes and a.error > b.error for a, b in itertools.pairwise(points))
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The certificate of quality: its numbers against others that were computed in another way, and what it is measured on."""
+"""The certificate of quality: its numbers against others, computed in another way, and the texts it is measured on."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -273,7 +274,7 @@ def test_samples_are_spread_evenly_and_never_empty(lengths: list[int], tokens: i
     passages = tuple(Passage(tuple([index] * length), 1) for index, length in enumerate(lengths))
     found = calibration.sample(passages, tokens)
     assert found and found[0] is passages[0]
-    steps = {b.ids[0] - a.ids[0] for a, b in zip(found, found[1:], strict=False)}
+    steps = {b.ids[0] - a.ids[0] for a, b in itertools.pairwise(found)}
     assert len(steps) <= 1
     if sum(lengths) <= tokens:
         assert found == passages

@@ -66,7 +66,7 @@ def test_scales_cover_what_was_seen(distance: float | None) -> None:
     vanishing = np.log(65536)
     assert scale.range >= min(vanishing, vanishing if distance is None else distance) * (1 - 1e-6)
     assert 8192 <= scale.steps < 2 * 8192 + 1e-3 and float(np.float32(scale.steps)) == scale.steps
-    assert 1 << 22 > 256 * scale.steps  # the engine counts up to 2^22 steps
+    assert 256 * scale.steps < 1 << 22  # the engine counts up to 2^22 steps
     table = integer_table(scale)
     assert (
         table.shape == (256,) and table[0] == 65536 and (np.diff(table) <= 0).all() and (table == np.rint(table)).all()
