@@ -151,8 +151,17 @@ HEADER_LIES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "too many dimensions": (lambda h: h[NORM].update(shape=[1] * 9), "9 dimensions"),
     "shape of another size": (lambda h: h[NORM].update(shape=[25]), f"'{re.escape(NORM)}' 96 bytes, but"),
     "data type of another size": (lambda h: h[NORM].update(dtype="F16"), f"'{re.escape(NORM)}' 96 bytes, but"),
+    "dimension 0": (lambda h: h[NORM].update(shape=[24, 0]), f"'{re.escape(NORM)}' 96 bytes, but"),
+    "empty name": (lambda h: h.update({"": h.pop(NORM)}), "tensor with an empty name"),
     "bytes that nobody names": (lambda h: h.pop(NORM), "unused before"),
 }  # fmt: skip
+
+
+def test_header_of_more_parts_than_any_model_has(model: Path, tmp_path: Path) -> None:
+    """Five million bytes that would become hundreds of millions."""
+    text = b'{"a": [' + b"[]," * 1_600_000 + b"[]]}"
+    (model / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+    assert "has a header of 3200003 parts" in refusal(model, tmp_path / "m.colibri").message
 
 
 @pytest.mark.parametrize("lie", HEADER_LIES)

@@ -287,7 +287,8 @@ def windows(facts: Facts, *, default: Callable[[int], bool]) -> tuple[int, ...]:
     width = config.get("sliding_window")
     kinds = config.get("layer_types")
     known = {"sliding_attention", "full_attention"}
-    if kinds is not None and (len(kinds) != facts.layers or not set(kinds) <= known):
+    fits = isinstance(kinds, list) and len(kinds) == facts.layers and all(kind in known for kind in map(str, kinds))
+    if kinds is not None and not fits:
         raise CheckpointError(
             f"config.json has layer_types = {kinds!r}",
             f"One of {', '.join(sorted(known))} for each of {facts.layers} layers is expected.",

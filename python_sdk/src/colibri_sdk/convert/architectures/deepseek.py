@@ -28,7 +28,7 @@ from colibri_sdk.convert.description import (
     Rows,
     TensorSource,
 )
-from colibri_sdk.image.layout import GroupScore, QkNorm, RouterScore
+from colibri_sdk.image.layout import MAX_LAYERS, GroupScore, QkNorm, RouterScore
 
 CLASSES = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM")
 
@@ -42,7 +42,7 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
     third = config["architectures"][0] == "DeepseekV3ForCausalLM"
     experts = facts.expert_count("n_routed_experts", "num_local_experts")
     width = keys.positive_integer(config, "moe_intermediate_size")
-    dense = config.get("first_k_dense_replace", 3 if third else 0)
+    dense = keys.integer(config, "first_k_dense_replace", 3 if third else 0)
     step = keys.positive_integer(config, "moe_layer_freq", 1)
 
     def layer(prefix: str, index: int) -> LayerDescription:
@@ -64,14 +64,15 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
 
 def later_layers(facts: Facts) -> tuple[str, ...]:
     """Tensors of layers behind the last: they predict further tokens and are not run."""
-    count = facts.config.get("num_nextn_predict_layers") or facts.config.get("num_mtp_layers") or 0
-    return tuple(rf"model\.layers\.{facts.layers + index}\..*" for index in range(int(count)))
+    names = ("num_nextn_predict_layers", "num_mtp_layers")
+    count = max(keys.integer(facts.config, name, 0) for name in names)
+    return tuple(rf"model\.layers\.{facts.layers + index}\..*" for index in range(min(count, MAX_LAYERS)))
 
 
 def shared_block(facts: Facts, prefix: str, width: int) -> Ffn | None:
     """The shared experts, which are one block of their joint width."""
-    count = facts.config.get("n_shared_experts") or 0
-    return facts.block(f"{prefix}.mlp.shared_experts", width * int(count)) if count else None
+    count = keys.integer(facts.config, "n_shared_experts", 0)
+    return facts.block(f"{prefix}.mlp.shared_experts", width * count) if count else None
 
 
 def corrected_router(facts: Facts, prefix: str, experts: int) -> Router:

@@ -22,7 +22,7 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
     width = keys.positive_integer(config, "intermediate_size")
     window = (0,) * facts.layers
     if qwen and keys.switch(config, "use_sliding_window", False):
-        first = config.get("max_window_layers", 28)
+        first = keys.integer(config, "max_window_layers", 28)
         window = windows(facts, default=lambda index: index >= first)
 
     def layer(prefix: str, index: int) -> LayerDescription:

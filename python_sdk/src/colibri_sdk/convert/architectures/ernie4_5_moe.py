@@ -21,11 +21,12 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
     bias = keys.switch(config, "use_bias", False)
     experts = facts.expert_count("moe_num_experts", "num_experts", "num_local_experts")
     width = keys.positive_integer(config, "moe_intermediate_size")
-    first, last = config.get("moe_layer_start_index", 1), config.get("moe_layer_end_index", -1)
+    first = keys.integer(config, "moe_layer_start_index", 1)
+    last = keys.integer(config, "moe_layer_end_index", -1, smallest=-1)
     last = facts.layers - 1 if last == -1 else last
     interval = keys.positive_integer(config, "moe_layer_interval", 1)
     top_k_key = "moe_k" if config.get("moe_k") is not None else "num_experts_per_tok"
-    shared = config.get("moe_num_shared_experts") or 0
+    shared = keys.integer(config, "moe_num_shared_experts", 0)
 
     def layer(prefix: str, index: int) -> LayerDescription:
         attention = facts.attention(prefix, rope, bias=bias, output_bias=bias, neighbours=True)

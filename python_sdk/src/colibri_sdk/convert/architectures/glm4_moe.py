@@ -23,7 +23,7 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
     qk_norm = QkNorm.HEAD if keys.switch(config, "use_qk_norm", False) else QkNorm.NONE
     experts = facts.expert_count("n_routed_experts", "num_local_experts")
     width = keys.positive_integer(config, "moe_intermediate_size")
-    dense = config.get("first_k_dense_replace", 1)
+    dense = keys.integer(config, "first_k_dense_replace", 1)
 
     def layer(prefix: str, index: int) -> LayerDescription:
         attention = facts.attention(prefix, rope, bias=bias, qk_norm=qk_norm)

@@ -33,6 +33,16 @@ def positive_integer(
     return value
 
 
+def integer(config: Mapping[str, Any], key: str, default: int, *, smallest: int = 0) -> int:
+    """config[key] as an integer from `smallest`. null and a missing key give `default`."""
+    value = config.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= _LARGEST:
+        raise _wrong(key, value, f"an integer from {smallest}")
+    return value
+
+
 def positive_number(config: Mapping[str, Any], key: str, default: float | None = None) -> float:
     """config[key] as a finite number above 0. null and a missing key give `default`, an error without one."""
     value = config.get(key)

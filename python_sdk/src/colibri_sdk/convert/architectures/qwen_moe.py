@@ -29,7 +29,7 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
     dense = keys.integers(config, "mlp_only_layers")
     window = (0,) * facts.layers
     if keys.switch(config, "use_sliding_window", False):
-        first = config.get("max_window_layers", 28)
+        first = keys.integer(config, "max_window_layers", 28)
         # The older one alternates below max_window_layers, the newer one has the window everywhere.
         window = windows(facts, default=lambda index: (index + 1) % 2 == 1 and index < first if older else True)
 
