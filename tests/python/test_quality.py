@@ -315,3 +315,29 @@ def test_any_card_is_shown(quality: dict[str, Any]) -> None:
 
     assert all(isinstance(row[0], str) for row in quality_rows(quality))
     assert stored_error_rows(quality)[1] == []
+
+
+# --------------------------------------------------------------------------------------------------------- KV cache
+
+
+def test_the_cache_format_is_what_was_asked_for_from_pack_to_inspect(library: Library, tmp_path: Path) -> None:
+    """Each format costs memory and error in this order; the error of q8 is small, and not nothing."""
+    ids = sequences(9, 1, 1024)[0] * 2
+    bytes_of, errors = {}, {}
+    expected: Any = None
+    for kv in ("f32", "f16", "q8"):
+        out = tmp_path / f"{kv}.colibri"
+        pack(EXAMPLES.parent, out, quant="f32", kv=kv)
+        plan = library.plan(out)
+        engine = Engine(library, out)
+        assert plan.kv_format == engine.info.kv_format == kv
+        bytes_of[kv] = next(region.bytes for region in plan.regions if region.name == "kv cache")
+        logits = engine.prefill(ids)
+        expected = logits if expected is None else expected
+        errors[kv] = float(np.abs(logits - expected).max() / np.abs(expected).max())
+        shown = CliRunner().invoke(colibri, ["inspect", str(out)])
+        assert f"KV cache {kv}" in shown.output
+    assert bytes_of["f32"] > bytes_of["f16"] > bytes_of["q8"]
+    assert 0 == errors["f32"] < errors["f16"] < errors["q8"] < 0.2
+    planned = CliRunner().invoke(colibri, ["plan", str(tmp_path / "f32.colibri"), "--kv", "q8", "--json"])
+    assert json.loads(planned.stdout)["kv_format"] == "q8"

@@ -174,9 +174,15 @@ def write_image(source: Path, out: Path, options: Options, progress: Progress) -
     The same checkpoint and options give the same bytes. Raises UsageError for a wrong option and CheckpointError naming
     what is wrong in the checkpoint.
     """
+    with _described(source, options) as (checkpoint, description):
+        return _Job(checkpoint, description, out, options, progress).run()
+
+
+@contextmanager
+def _opened(source: Path) -> Iterator[Weights]:
     try:
-        with _described(source, options) as (checkpoint, description):
-            return _Job(checkpoint, description, out, options, progress).run()
+        with _open(source) as checkpoint:
+            yield checkpoint
     except OSError as error:
         # The image's writer explains its own errors: this is a file of the checkpoint.
         raise CheckpointError(
@@ -203,7 +209,7 @@ def describe(source: Path, options: Options) -> ModelDescription:
 
 def keeping_plan(source: Path) -> Plan:
     """The plan that gives each matrix the format nearest to the one it is stored in."""
-    with _open(source) as checkpoint:
+    with _opened(source) as checkpoint:
         description = checkpoint.describe()
         checkpoint.check(description.sources(), description.ignored_tensors)
         return stored_plan(checkpoint, description)
@@ -213,7 +219,7 @@ def keeping_plan(source: Path) -> Plan:
 def _described(source: Path, options: Options) -> Iterator[tuple[Weights, ModelDescription]]:
     if options.kv_format not in KV_FORMATS:
         raise UsageError(f"unknown KV cache format {options.kv!r}", f"Choose one of {', '.join(KV_FORMATS)}.")
-    with _open(source) as checkpoint:
+    with _opened(source) as checkpoint:
         description = checkpoint.describe()
         _check_limits(description)
         options.plan.check(description)
