@@ -114,6 +114,7 @@ def _fixed(dim: int, frequencies: Floats, factor: float = 1.0) -> Rope:
 
 
 def _default(base: _Base) -> Rope:
+    """As the model was trained, without any scaling (Su et al., 2021)."""
     return _fixed(base.dim, base.plain)
 
 
