@@ -483,7 +483,7 @@ def _override(key: str, value: Any) -> Change:
         (_override("llama.attention.layer_norm_rms_epsilon", -1.0), "rms_norm_eps"),
         (_override("llama.context_length", 0), "max_position_embeddings"),
         (_override("tokenizer.ggml.eos_token_id", 4096), "eos_token_id"),
-        (_add("tokenizer.ggml.model", "llama"), "tokenizer of the kind 'llama'"),
+        (_add("tokenizer.ggml.model", "bert"), "tokenizer of the kind 'bert'"),
         (_add("tokenizer.ggml.model", "gpt2"), "tokenizer.ggml.pre = 'default'"),
     ],
 )
