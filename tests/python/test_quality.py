@@ -322,6 +322,13 @@ def test_any_card_is_shown(quality: dict[str, Any]) -> None:
     assert stored_error_rows(quality)[1] == []
 
 
+def test_nearly_all_is_not_shown_as_all() -> None:
+    from colibri_sdk.cli.quality import quality_rows
+
+    rows = dict(quality_rows({"text": {}, "top_agreement": 1 - 1e-12, "routing_agreement": 1.0}))
+    assert rows["same likeliest token"] == "99.99999 %" and rows["same experts"] == "100 %"
+
+
 # --------------------------------------------------------------------------------------------------------- KV cache
 
 
