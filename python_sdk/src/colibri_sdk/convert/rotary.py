@@ -37,7 +37,11 @@ def rope_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     for place in ("rope_scaling", "rope_parameters"):
         block = config.get(place)
         if block is not None and not isinstance(block, dict):
-            raise CheckpointError(f"config.json has {place} = {block!r}; an object or null is expected", where=place)
+            raise CheckpointError(
+                f"config.json has {place} = {block!r}; an object or null is expected",
+                "Fetch config.json again.",
+                where=place,
+            )
         for key, value in (block or {}).items():
             if isinstance(value, dict):
                 raise CheckpointError(

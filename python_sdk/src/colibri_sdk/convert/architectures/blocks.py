@@ -132,8 +132,8 @@ class Facts:
                 where="num_key_value_heads",
             )
         if config.get("head_dim") is None and hidden % heads:
-            raise CheckpointError(
-                f"config.json has hidden_size = {hidden} and {heads} heads, but no head_dim", where="head_dim"
+            raise keys.contradiction(
+                f"config.json has hidden_size = {hidden} and {heads} heads, but no head_dim", "head_dim"
             )
         return cls(
             config=config,
