@@ -84,6 +84,23 @@ def test_the_hash_is_of_the_logits_that_the_device_sends(hummingbird: PackModel,
     assert [int(np.argmax(row)) for row in rows] == list(generation.result.token_ids)
 
 
+def test_a_context_that_slides(hummingbird: PackModel, emulated: Callable[..., Any]) -> None:
+    """More tokens than there are positions, through the link, are those of the engine alone."""
+    from colibri_sdk.engine import Engine, Library
+
+    image, more = hummingbird("q8"), 600
+    engine = Engine(Library.load(), image)
+    wanted = engine.generate(engine.prompt(PROMPT), max_tokens=more, ignore_eos=True, slide=True, slide_keep=4)
+    device = emulated("host", image)
+    generation = device.generate(PROMPT, max_tokens=more, ignore_eos=True, slide=True, slide_keep=4)
+    assert tuple(token.id for token in generation) == wanted.token_ids
+    assert generation.result.logits_sha256 == wanted.logits_sha256
+    assert generation.result.finish_reason == "length"
+    ended = device.generate(PROMPT, max_tokens=more, ignore_eos=True)
+    assert len(list(ended)) < more
+    assert ended.result.finish_reason == "context"
+
+
 @each(PLACES)
 def test_sampling_with_a_seed(hummingbird: PackModel, emulated: Callable[..., Any], place: Place) -> None:
     """The sampler's integer generator draws the same tokens, too."""
