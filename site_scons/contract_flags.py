@@ -37,6 +37,7 @@ KERNEL_FILES = {
 SMALL_FILES = {
     "image_open.c",
     "image_content.c",
+    "image_layers.c",
     "layout.c",
     "selftest.c",
     "session.c",
@@ -46,5 +47,11 @@ SMALL_FILES = {
     "template.c",
     "tensor.c",
     "tokenizer.c",
+    "generate.c",
+    "stream.c",
+    "sampler.c",
 }
 SMALL = ["-Os"]
+
+# Where every processor has a faster kernel set, the scalar one is only what that set is compared with.
+SMALL_REFERENCE = ("aarch64",)

@@ -44,6 +44,8 @@ def file_flags(path, architecture):
     name = path.rsplit("/", 1)[-1]
     if name in contract_flags.SMALL_FILES:
         return contract_flags.SMALL
+    if name == "scalar.c" and architecture in contract_flags.SMALL_REFERENCE:
+        return contract_flags.SMALL
     for prefix, (architectures, flags) in contract_flags.KERNEL_FILES.items():
         if name.startswith(prefix):
             return flags if architecture in architectures else None

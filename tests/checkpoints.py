@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save_file
 
+from colibri_sdk.image.reader import ImageFile
+
 Tensors = dict[str, npt.NDArray[Any]]
 
 CONFIG: Mapping[str, Any] = {
@@ -108,3 +110,25 @@ def write(
     index = {"metadata": {"total_size": sum(w.nbytes for w in weights.values())}, "weight_map": place}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
     return directory
+
+
+def image_weights(image: ImageFile) -> dict[str, npt.NDArray[np.float32]]:
+    """Every weight of an image, as the exact values that its tiles stand for, under its published Mixtral name."""
+    model = image.model
+    found = {
+        "model.embed_tokens.weight": image.resident_tensor(model["embedding"]),
+        "model.norm.weight": image.resident_tensor(model["final_norm"])[0],
+        "lm_head.weight": image.resident_tensor(model["head"]["weight"]),
+    }
+    for index, layer in enumerate(image.layers):
+        prefix, attention = f"model.layers.{index}", layer["attention"]
+        found[f"{prefix}.input_layernorm.weight"] = image.resident_tensor(attention["norm"])[0]
+        found[f"{prefix}.post_attention_layernorm.weight"] = image.resident_tensor(layer["norm"])[0]
+        for field, name in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "o")):
+            found[f"{prefix}.self_attn.{name}_proj.weight"] = image.resident_tensor(attention[field]["weight"])
+        mixture = f"{prefix}.block_sparse_moe"
+        found[f"{mixture}.gate.weight"] = image.resident_tensor(layer["router"]["gate"]["weight"])
+        for expert in range(int(layer["router"]["experts"])):
+            for field, name in (("gate", "w1"), ("up", "w3"), ("down", "w2")):
+                found[f"{mixture}.experts.{expert}.{name}.weight"] = image.expert_tensor(index, expert, field)
+    return found

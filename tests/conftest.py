@@ -5,6 +5,7 @@ repo_root           the checkout
 host_library        path of libcolibri for this machine, built once
 hummingbird         hummingbird("q8") -> path of the packed demo model, packed once for each quantisation
 tiny_mixtral        tiny_mixtral("f32") -> path of the packed random checkpoint of tests/parity/mixtral
+tiny                tiny("gpt_oss", "q8") -> the same of any checkpoint there, a directory for each architecture
 firmware            firmware("rpi3") -> the board's firmware, built once
 emulated            emulated("rpi3", image) -> a Device on an emulated board that was just booted; all are ended
                     with the test, and a failing test's report shows what the board printed on its console
@@ -67,6 +68,18 @@ def hummingbird(tmp_path_factory: pytest.TempPathFactory) -> PackModel:
 @pytest.fixture(scope="session")
 def tiny_mixtral(tmp_path_factory: pytest.TempPathFactory) -> PackModel:
     return _packer(ROOT / "tests" / "parity" / "mixtral", tmp_path_factory.mktemp("mixtral"))
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    directory = tmp_path_factory.mktemp("tiny")
+    packers: dict[str, PackModel] = {}
+
+    def pack_once(name: str, quant: str) -> Path:
+        packer = packers.setdefault(name, _packer(ROOT / "tests" / "parity" / name, directory))
+        return packer(quant)
+
+    return pack_once
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from colibri_sdk.engine import Library
 from colibri_sdk.image.layout import (
     DIRECTORY_OFFSET,
     EXPERT,
@@ -78,3 +79,14 @@ class Forge:
     def write(self, path: Path) -> Path:
         self.data.tofile(path)
         return path
+
+    def verdict(self, library: Library) -> tuple[int, str]:
+        """What colibri_validate says: the status, and the name of what is wrong. Without a file, for many forgeries."""
+        align = library.constants["COLIBRI_ARENA_ALIGN"]
+        memory = np.zeros(self.data.size + align, np.uint8)
+        start = -memory.ctypes.data % align
+        image = memory[start : start + self.data.size]
+        image[:] = self.data
+        detail = library.detail()
+        status = library.lib.colibri_validate(library.ffi.from_buffer(image), image.size, detail)
+        return int(status), library.ffi.string(detail.where).decode()

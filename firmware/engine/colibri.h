@@ -105,7 +105,8 @@ struct colibri_detail {
 enum colibri_kv_format {
     COLIBRI_KV_IMAGE = 0, /* as the image's packer chose */
     COLIBRI_KV_F32 = 1,   /* binary32 */
-    COLIBRI_KV_F16 = 2    /* binary16, rounded to nearest even */
+    COLIBRI_KV_F16 = 2,   /* binary16, rounded to nearest even */
+    COLIBRI_KV_Q8 = 3     /* int8 in blocks of 32 with a binary32 scale each; docs/image-format.md has its error */
 };
 
 /* What the engine asks of its surroundings. All may be NULL; `user` is passed back unchanged. */
@@ -225,6 +226,11 @@ COLIBRI_MUST_CHECK colibri_status colibri_prefill(struct colibri *engine, const 
 /* One more position: colibri_prefill with one token. */
 COLIBRI_MUST_CHECK colibri_status colibri_forward(struct colibri *engine, uint32_t id, const float **logits);
 
+/* States the length of a prompt, in tokens, before its first part is computed: models whose expert map follows the
+ * prompt's length need it where the prompt comes in parts. Otherwise the first colibri_prefill after a reset counts, and
+ * colibri_generate does it itself. */
+void colibri_expect(struct colibri *engine, uint32_t prompt_tokens);
+
 /* Number of positions computed since the last reset. */
 uint32_t colibri_position(const struct colibri *engine);
 
@@ -265,6 +271,8 @@ struct colibri_request {
     struct colibri_sampling sampling;
     bool keep_context;      /* false: reset first */
     bool ignore_eos;        /* go on after the model's end-of-answer tokens */
+    bool slide;             /* when the context is full, forget its middle and go on; false: end there */
+    uint32_t slide_keep;    /* tokens from the context's beginning that sliding never forgets */
     uint32_t stop_count;    /* at most COLIBRI_MAX_STOPS */
     const char *stop[COLIBRI_MAX_STOPS]; /* texts that end the answer and are not part of it */
     uint32_t stop_bytes[COLIBRI_MAX_STOPS]; /* their lengths, 1 to COLIBRI_MAX_STOP_BYTES */

@@ -23,6 +23,7 @@ struct col_dispatch {
     uint32_t *counter;           /* [experts]: working memory */
     uint32_t *chosen;            /* [batch][top_k], filled by the router, experts ascending in each row */
     float *chosen_weight;        /* [batch][top_k] */
+    uint8_t *open;               /* [experts]: the router's open groups, working memory */
 };
 
 /* Sorts the choices of `n` tokens, top_k each, by expert. */

@@ -9,40 +9,43 @@
 #include "colibri.h"
 #include "dispatch.h"
 #include "image_view.h"
+#include "kv.h"
 #include "sampler.h"
 #include "stream.h"
 #include "tensor.h"
 
-/* KV cache of one layer: [kv_heads][context][head_dim], binary32 or binary16. */
-struct col_kv {
-    void *key;
-    void *value;
-};
-
 /* One step's working memory. Rows of activations are padded to a multiple of 32 floats, because quantisation works in
  * blocks of 32 and matrix products write tiles of 8 rows. */
 struct col_buffers {
-    uint32_t hidden_stride; /* floats from one token's row to the next, in x, norm, mixed, gathered, delta */
-    uint32_t query_stride;  /* query, attention */
-    uint32_t kv_stride;     /* key, value */
-    uint32_t width_stride;  /* gate, up */
-    uint32_t router_stride; /* router_logits */
-    float *x;               /* [batch][hidden]: the residual stream */
-    float *norm;            /* [batch][hidden]: input of attention or experts */
-    float *mixed;           /* [batch][hidden]: weighted sum of the experts */
-    float *gathered;        /* [batch][hidden]: the tokens of one expert */
-    float *delta;           /* [batch][hidden]: what attention or one expert adds */
-    float *query;           /* [batch][heads * head_dim] */
-    float *attention;       /* [batch][heads * head_dim] */
-    float *key;             /* [batch][kv_heads * head_dim] */
-    float *value;           /* [batch][kv_heads * head_dim] */
-    float *scores;          /* [context] */
-    float *gate;            /* [batch][expert_width] */
-    float *up;              /* [batch][expert_width] */
-    float *router_logits;   /* [batch][experts] */
-    int8_t *q;              /* [batch][widest row]: quantised inputs */
-    float *scale;           /* [batch][widest row / 32] */
-    float *logits;          /* [vocab, padded to 8] */
+    uint32_t hidden_stride;   /* floats from one token's row to the next, in x, norm, mixed, gathered, delta */
+    uint32_t rank_stride;     /* query_rank */
+    uint32_t query_stride;    /* query */
+    uint32_t attended_stride; /* attention */
+    uint32_t kv_stride;       /* key, value */
+    uint32_t width_stride;    /* gate, up */
+    uint32_t router_stride;   /* router_logits */
+    float *x;                 /* [batch][hidden]: the residual stream */
+    float *norm;              /* [batch][hidden]: input of attention or experts */
+    float *mixed;             /* [batch][hidden]: weighted sum of the experts */
+    float *gathered;          /* [batch][hidden]: the tokens of one expert */
+    float *delta;             /* [batch][hidden]: what attention or one expert adds */
+    float *query_rank;        /* [batch][rank]: the low-rank query */
+    float *query;             /* [batch][heads * query_dim] */
+    float *attention;         /* [batch][heads * output_dim] */
+    float *key;               /* [batch][kv_heads * head_dim] */
+    float *value;             /* [batch][kv_heads * value_dim] */
+    float *head_in;           /* [one head]: copied, padded input of a product per head, or a cache row as floats */
+    float *head_query;        /* [one head]: a query in the latent space */
+    float *head_latent;       /* [one head]: an attended latent */
+    float *scores;            /* [context] */
+    float *gate;              /* [batch][width] */
+    float *up;                /* [batch][width] */
+    float *shared_gate;       /* [batch][8]: the gate of the shared block, one number and a tile's padding */
+    float *router_logits;     /* [batch][experts] */
+    float *router_choice;     /* [experts]: what one token's choice is made by */
+    int8_t *q;                /* [batch][widest row]: quantised inputs */
+    float *scale;             /* [batch][widest row / 32] */
+    float *logits;            /* [vocab, padded to 8] */
 };
 
 struct colibri {
@@ -55,6 +58,7 @@ struct colibri {
     uint32_t batch;
     uint32_t max_text_bytes;
     uint32_t kv_format;         /* enum colibri_kv_format, not 0 */
+    uint32_t prompt_tokens;     /* length of the whole prompt, for dynamic expert maps */
     uint32_t position;          /* positions computed since the last reset */
     bool has_logits;            /* buffers.logits are those of the last position */
     struct col_buffers buffers;
@@ -82,14 +86,19 @@ static inline uint64_t col_now(const struct colibri *engine)
 void col_layout(struct colibri *engine, struct col_arena *arena);
 
 /* The rooms of one layer, in the order in which a token passes them. All work on the first `n` rows of the buffers, the
- * tokens of positions engine->position and following. */
+ * tokens of positions engine->position and following, whose ids stand in engine->history. */
 COLIBRI_MUST_CHECK colibri_status col_attention(struct colibri *engine, uint32_t layer, uint32_t n);
 COLIBRI_MUST_CHECK colibri_status col_route(struct colibri *engine, uint32_t layer, uint32_t n);
 COLIBRI_MUST_CHECK colibri_status col_experts(struct colibri *engine, uint32_t layer, uint32_t n);
 
-/* y[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i] for n rows. COLIBRI_E_NUMERIC when a mean overflows. */
+/* y[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i] for n rows; y may be x. COLIBRI_E_NUMERIC when a mean overflows. */
 COLIBRI_MUST_CHECK colibri_status col_rms_norm(const struct colibri *engine, const struct col_tensor *weight, float eps,
                                                const float *x, uint32_t stride, uint32_t n, float *y);
+
+/* y = W x + bias for all tokens of `a`; `base` is where the offsets of the linear map's tensors count from. */
+COLIBRI_MUST_CHECK colibri_status col_linear_apply(const struct col_compute *compute, const struct col_linear *linear,
+                                                   const uint8_t *base, struct col_activation *a, float *y,
+                                                   uint32_t y_stride);
 
 /* Where an expert's blob lies in memory. */
 COLIBRI_MUST_CHECK colibri_status col_store_expert(const struct colibri *engine, uint32_t layer, uint32_t expert,

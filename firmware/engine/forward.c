@@ -22,7 +22,12 @@ static colibri_status run_layer(struct colibri *engine, uint32_t layer, uint32_t
         return status;
     }
     const uint64_t attended = col_now(engine);
-    status = col_route(engine, layer, n);
+    const struct col_layer *l = &engine->image.layer[layer];
+    const struct col_buffers *b = &engine->buffers;
+    status = col_rms_norm(engine, &l->norm, l->attention.norm_eps, b->x, b->hidden_stride, n, b->norm);
+    if (status == COLIBRI_OK) {
+        status = col_route(engine, layer, n);
+    }
     if (status != COLIBRI_OK) {
         return status;
     }
@@ -54,8 +59,8 @@ static colibri_status run_head(struct colibri *engine, uint32_t t)
     }
     struct col_activation input = {.x = b->norm, .stride = b->hidden_stride, .cols = m->hidden, .n = 1,
                                    .q = b->q, .scale = b->scale};
-    status = col_matmul(&engine->compute, &m->head, engine->image.resident + m->head.offset, &input, b->logits,
-                        col_round_up(m->vocab, COL_TILE_ROWS));
+    status = col_linear_apply(&engine->compute, &m->head, engine->image.resident, &input, b->logits,
+                              col_round_up(m->vocab, COL_TILE_ROWS));
     engine->head_ticks += col_now(engine) - start;
     if (status != COLIBRI_OK) {
         return status;
@@ -77,18 +82,21 @@ colibri_status colibri_prefill(struct colibri *engine, const uint32_t *ids, size
         }
     }
     engine->has_logits = false;
+    if (engine->position == 0u && engine->prompt_tokens == 0u) {
+        engine->prompt_tokens = (uint32_t)count;
+    }
     uint32_t n = 0;
     for (size_t done = 0; done < count; done += n) {
         n = count - done < engine->batch ? (uint32_t)(count - done) : engine->batch;
+        for (uint32_t t = 0; t < n; t++) {
+            engine->history[engine->position + t] = ids[done + t];
+        }
         embed(engine, ids + done, n);
         for (uint32_t layer = 0; layer < engine->image.model->layers; layer++) {
             const colibri_status status = run_layer(engine, layer, n);
             if (status != COLIBRI_OK) {
                 return status; /* the batch's positions do not count: they will be computed again */
             }
-        }
-        for (uint32_t t = 0; t < n; t++) {
-            engine->history[engine->position + t] = ids[done + t];
         }
         engine->position += n;
         engine->tokens += n;

@@ -45,7 +45,7 @@ static void emit(struct colibri *engine, const struct colibri_request *request, 
         *finish = COLIBRI_FINISH_EOS;
     } else if (request->max_tokens != 0u && result->generated_tokens >= request->max_tokens) {
         *finish = COLIBRI_FINISH_LENGTH;
-    } else if (engine->position >= engine->context) {
+    } else if (engine->position >= engine->context && !request->slide) {
         *finish = COLIBRI_FINISH_CONTEXT;
     }
     if (engine->image.has_tokenizer) {
@@ -61,6 +61,20 @@ static void emit(struct colibri *engine, const struct colibri_request *request, 
     if (request->on_token != NULL && !request->on_token(request->user, &token) && *finish == 0u) {
         *finish = COLIBRI_FINISH_CANCELLED;
     }
+}
+
+/* Makes room in a full context: of what lies behind the first `keep` tokens, the newer half stays. The tokens that stay
+ * are computed anew at their new positions, so the result is that of a prompt which never had the others. */
+static colibri_status slide(struct colibri *engine, uint32_t keep)
+{
+    const uint32_t forgotten = (engine->position - keep + 1u) / 2u;
+    const uint32_t left = engine->position - forgotten;
+    for (uint32_t i = keep; i < left; i++) {
+        engine->history[i] = engine->history[i + forgotten];
+    }
+    engine->position = 0;
+    const float *logits = NULL;
+    return left == 0u ? COLIBRI_OK : colibri_prefill(engine, engine->history, left, &logits);
 }
 
 static colibri_status run(struct colibri *engine, const struct colibri_request *request, struct colibri_result *result,
@@ -83,7 +97,12 @@ static colibri_status run(struct colibri *engine, const struct colibri_request *
         if (finish != 0u) {
             break;
         }
-        status = colibri_forward(engine, id, &logits);
+        if (engine->position >= engine->context) {
+            status = slide(engine, request->slide_keep);
+        }
+        if (status == COLIBRI_OK) {
+            status = colibri_forward(engine, id, &logits);
+        }
     }
     result->decode_ticks = col_now(engine) - first;
     if (status == COLIBRI_E_CANCELLED) {
@@ -103,6 +122,9 @@ colibri_status colibri_generate(struct colibri *engine, const struct colibri_req
     const colibri_status status = check_request(request);
     if (status != COLIBRI_OK) {
         return status;
+    }
+    if (request->slide && request->slide_keep >= engine->context) {
+        return COLIBRI_E_ARGUMENT;
     }
     if (!request->keep_context) {
         colibri_reset(engine);

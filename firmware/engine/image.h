@@ -50,7 +50,7 @@ enum col_section_kind {
     COL_SECTION_ROPE = 5,      /* cosines, then sines: 2 x [context_max][rotary_dim / 2] binary32 */
     COL_SECTION_RESIDENT = 6,  /* weights that every token uses */
     COL_SECTION_EXPERT_DIR = 7,/* struct col_expert for each expert of each layer; absent in a model without any */
-    COL_SECTION_EXPERTS = 8,   /* the experts' blobs; its CRC-32 is 0, each expert has its own */
+    COL_SECTION_EXPERTS = 8,   /* the experts' blobs; its CRC-32 is 0, each expert has its own; absent together with 7 */
     COL_SECTION_CARD = 9       /* UTF-8 JSON for people and tools; the engine checks its CRC and reads nothing */
 };
 
@@ -107,7 +107,14 @@ struct col_tensor {
 };
 COL_ASSERT_SIZE(struct col_tensor, 32);
 
-/* --------------------------------------------------------------------------------------------- model and layers */
+/* weight x + bias; the bias, a vector as long as the weight has rows, may not exist. */
+struct col_linear {
+    struct col_tensor weight;
+    struct col_tensor bias;
+};
+COL_ASSERT_SIZE(struct col_linear, 64);
+
+/* ------------------------------------------------------------------------------------------------------- the model */
 
 #define COL_MAX_EOS 4u
 
@@ -118,7 +125,7 @@ struct col_model {
     uint32_t hidden;         /* width of the residual stream */
     uint32_t layers;
     uint32_t context_max;    /* rows of the rotary tables, the largest context */
-    uint32_t rotary_dim;     /* dimensions of a head that rotate, even, at most head_dim */
+    uint32_t rotary_dim;     /* columns of the rotary tables are half of it; even */
     uint32_t kv_format;      /* enum colibri_kv_format, not 0 */
     float norm_eps;          /* of the final norm */
     uint32_t eos_count;      /* at most COL_MAX_EOS */
@@ -126,41 +133,137 @@ struct col_model {
     uint32_t reserved[4];
     struct col_tensor embedding;  /* [vocab][hidden], any matrix format */
     struct col_tensor final_norm; /* [hidden] */
-    struct col_tensor head;       /* [vocab][hidden]; may name the embedding's bytes (tied) */
+    struct col_linear head;       /* [vocab][hidden]; may name the embedding's bytes (tied) */
 };
-COL_ASSERT_SIZE(struct col_model, 224);
+COL_ASSERT_SIZE(struct col_model, 256);
 
-/* How a layer chooses its experts. All ties go to the lower expert index. */
-enum col_router_kind {
-    COL_ROUTER_TOPK_SOFTMAX = 1 /* the top_k largest logits, softmax over these (equal to a softmax over all that is
-                                   renormalised over the chosen) */
+/* A layer is a description, not a name: the engine does what it says and knows no architecture. Whatever can be put
+ * into the weights when packing (multipliers, the order of rotating dimensions) is there and not here. */
+
+/* Normalisation of queries and keys before they rotate: RMSNorm with a weight. */
+enum col_qk_norm {
+    COL_QK_NORM_NONE = 0,
+    COL_QK_NORM_HEAD = 1,  /* over each head; weights are [query_dim] and [head_dim] */
+    COL_QK_NORM_FULL = 2,  /* over all heads together; weights are [heads * query_dim] and [kv_heads * head_dim] */
+    COL_QK_NORM_LATENT = 3 /* over the latent part of the key only; the query's weight does not exist */
 };
+
+/* Grouped-query attention, and multi-head latent attention as a form of it: there, one cached vector of each position
+ * serves all heads as key and, from its dimension rotary_dim on, as value. */
+struct col_attention {
+    uint32_t heads;       /* query heads */
+    uint32_t kv_heads;    /* key/value heads; heads is a multiple of it; latent: 1 */
+    uint32_t query_dim;   /* per head, that `query` gives */
+    uint32_t head_dim;    /* per head, of the cached key; equals query_dim unless latent */
+    uint32_t value_dim;   /* per head, of the cached value; latent: head_dim - rotary_dim */
+    uint32_t output_dim;  /* per head, that `output` takes; equals value_dim unless latent */
+    uint32_t rotary_dim;  /* leading dimensions of a head that rotate: 0 or col_model.rotary_dim */
+    uint32_t window;      /* positions that a token sees, itself included; 0: all before it */
+    uint32_t qk_norm;     /* enum col_qk_norm */
+    float scale;          /* factor on query . key */
+    float norm_eps;       /* of both norms of this layer's inputs */
+    float qk_norm_eps;    /* of query_down_norm, query_norm and key_norm */
+    float clip;           /* queries, keys and values are clamped to +-clip, behind qk_norm; 0: not */
+    uint32_t reserved[3];
+    struct col_tensor norm;            /* [hidden]: of the layer's input */
+    struct col_linear query_down;      /* may not exist: [rank][hidden]; then `query` takes its normalised output */
+    struct col_tensor query_down_norm; /* [rank], exists together with query_down */
+    struct col_linear query;           /* [heads * query_dim][hidden or rank] */
+    struct col_linear key;             /* [kv_heads * head_dim][hidden] */
+    struct col_linear value;           /* [kv_heads * value_dim][hidden]; latent: does not exist */
+    struct col_tensor query_norm;      /* see qk_norm */
+    struct col_tensor key_norm;
+    struct col_tensor sinks;           /* may not exist: [heads], a logit that takes part in the softmax and has no value */
+    struct col_tensor absorb;          /* latent only: per head [value_dim][query_dim - rotary_dim], heads one below the other:
+                                          what turns the query's rest into the latent space */
+    struct col_tensor expand;          /* latent only: per head [output_dim][value_dim], heads one below the other: what turns
+                                          the attended latent into the head's output */
+    struct col_linear output;          /* [hidden][heads * output_dim] */
+};
+COL_ASSERT_SIZE(struct col_attention, 608);
+
+/* How a layer chooses its experts. Scores come from the router's logits; the choice is made by score + correction;
+ * the weights are the scores of the chosen. All ties go to the lower index. */
+enum col_router_score {
+    COL_SCORE_LOGIT = 1,   /* the logit itself; the weights are a softmax over the chosen */
+    COL_SCORE_SOFTMAX = 2, /* softmax over all experts */
+    COL_SCORE_SIGMOID = 3, /* 1 / (1 + exp(-logit)) */
+    COL_SCORE_INTEGER = 4, /* as COL_SCORE_LOGIT in integers: each logit's distance below the largest is rounded to steps of
+                              1 / integer_scale, fine enough that nearly no two experts tie, and ends at 2^22 steps; the
+                              softmax is looked up in integer_table, whose entries are 2^integer_shift steps apart, with
+                              straight lines between; weights are Q16.16 */
+    COL_SCORE_HASH = 5     /* no logits: choice i of a token is expert ((col_token_hash(id, i) % experts) ^ layer) % experts, or the
+                              next free one above it (modulo experts); all weights are 1 / top_k */
+};
+
+/* Spreads token ids: the finaliser of MurmurHash3 over id and the number of the choice. */
+static inline uint32_t col_token_hash(uint32_t id, uint32_t choice)
+{
+    uint32_t h = id + choice * 0x9e3779b9u;
+    h ^= h >> 16;
+    h *= 0x85ebca6bu;
+    h ^= h >> 13;
+    h *= 0xc2b2ae35u;
+    h ^= h >> 16;
+    return h;
+}
+
+enum col_group_score {
+    COL_GROUP_MAX = 1,    /* a group is worth its best expert */
+    COL_GROUP_TOP_TWO = 2 /* the sum of its two best */
+};
+
+struct col_router {
+    uint32_t experts;       /* 0: the layer has none, all other fields are 0 then */
+    uint32_t top_k;         /* 1 .. experts */
+    uint32_t score;         /* enum col_router_score */
+    uint32_t normalise;     /* 1: the weights are divided by their sum */
+    float scale;            /* factor on the weights, after that; finite, not 0 */
+    uint32_t groups;        /* the experts stand in so many equal groups ... */
+    uint32_t top_groups;    /* ... of which so many are open to the choice; both 1: no groups */
+    uint32_t group_score;   /* enum col_group_score; 0 without groups */
+    uint32_t map_first;     /* dynamic expert map: with a prompt of n tokens, experts 0 .. map_first + n / map_tokens - 1 */
+    uint32_t map_tokens;    /* are in use; both 0: all are */
+    float integer_scale;    /* COL_SCORE_INTEGER: steps per unit of logit; else 0 */
+    uint32_t integer_shift; /* COL_SCORE_INTEGER: see integer_table, at most COL_MAX_INTEGER_SHIFT; else 0 */
+    uint32_t reserved[4];
+    struct col_linear gate;           /* [experts][hidden]; COL_SCORE_HASH: does not exist */
+    struct col_tensor correction;     /* may not exist: [experts] */
+    struct col_tensor integer_table;  /* COL_SCORE_INTEGER: [256], entry i is 65536 exp(-i 2^integer_shift / integer_scale)
+                                         rounded; else does not exist */
+};
+COL_ASSERT_SIZE(struct col_router, 192);
+
+enum col_activation_kind {
+    COL_ACTIVATION_SWIGLU = 1,        /* silu(gate) * up */
+    COL_ACTIVATION_SWIGLU_CLAMPED = 2 /* g = min(gate, limit), u = clamp(up, -limit, limit): g sigmoid(alpha g) (u + 1) */
+};
+
+/* One feed-forward block: down(activation(gate(x), up(x))). */
+struct col_ffn {
+    struct col_linear gate; /* [width][hidden] */
+    struct col_linear up;   /* [width][hidden] */
+    struct col_linear down; /* [hidden][width] */
+};
+COL_ASSERT_SIZE(struct col_ffn, 192);
 
 struct col_layer {
-    uint32_t heads;        /* query heads */
-    uint32_t kv_heads;     /* key/value heads; heads is a multiple of it */
-    uint32_t head_dim;
-    float attention_scale; /* factor on query . key */
-    float norm_eps;        /* of both norms */
-    uint32_t router_kind;  /* enum col_router_kind */
-    uint32_t experts;
-    uint32_t top_k;        /* 1 .. experts */
-    uint32_t expert_width; /* rows of gate and up, columns of down */
-    uint32_t first_expert; /* index of expert 0 of this layer in the expert directory */
-    uint64_t expert_bytes; /* length of each expert's blob in this layer, a multiple of COL_PAGE */
-    uint32_t reserved[4];
-    struct col_tensor attention_norm; /* [hidden] */
-    struct col_tensor query;          /* [heads * head_dim][hidden] */
-    struct col_tensor key;            /* [kv_heads * head_dim][hidden] */
-    struct col_tensor value;          /* [kv_heads * head_dim][hidden] */
-    struct col_tensor output;         /* [hidden][heads * head_dim] */
-    struct col_tensor expert_norm;    /* [hidden] */
-    struct col_tensor router;         /* [experts][hidden] */
-    struct col_tensor gate;           /* in each expert's blob: [expert_width][hidden] */
-    struct col_tensor up;             /* in each expert's blob: [expert_width][hidden] */
-    struct col_tensor down;           /* in each expert's blob: [hidden][expert_width] */
+    struct col_attention attention;
+    struct col_router router;
+    uint32_t activation;     /* enum col_activation_kind, of all blocks of the layer */
+    float limit;             /* COL_ACTIVATION_SWIGLU_CLAMPED, else 0 */
+    float alpha;             /* COL_ACTIVATION_SWIGLU_CLAMPED, else 0 */
+    uint32_t shared_width;   /* rows of shared.gate; 0: no block that every token takes */
+    uint32_t expert_width;   /* rows of expert.gate; 0 without experts */
+    uint32_t first_expert;   /* index of expert 0 of this layer in the expert directory */
+    uint64_t expert_bytes;   /* length of each expert's blob in this layer, a multiple of COL_PAGE; 0 without experts */
+    uint32_t reserved[8];
+    struct col_tensor norm;        /* [hidden]: of the feed-forward part's input */
+    struct col_tensor shared_gate; /* may not exist: [1][hidden]; the shared block is weighted by its sigmoid */
+    struct col_ffn shared;         /* resident: the shared experts, or the one block of a dense layer */
+    struct col_ffn expert;         /* in each expert's blob */
 };
-COL_ASSERT_SIZE(struct col_layer, 384);
+COL_ASSERT_SIZE(struct col_layer, 1312);
 
 struct col_expert {
     uint64_t offset;     /* of the blob, from the start of the experts section; a multiple of COL_PAGE */

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * image_content.c: the bytes of an image whose structure is right: checksums, padding, numbers. */
-#include "image_view.h"
-
-#include "detail.h"
+#include "image_checks.h"
 #include "numeric.h"
 #include "tensor.h"
 
@@ -49,8 +47,47 @@ static colibri_status check_sections(const struct col_image *image, struct colib
 static colibri_status check_tensor(const struct col_tensor *t, const uint8_t *base, const char *name, uint32_t layer,
                                    struct colibri_detail *detail)
 {
-    if (!col_tensor_finite(t, base + t->offset)) {
+    if (t->format != 0u && !col_tensor_finite(t, base + t->offset)) {
         return col_fail(COLIBRI_E_IMAGE_NUMBER, detail, name, layer, 0);
+    }
+    return COLIBRI_OK;
+}
+
+static colibri_status check_ffn(const struct col_ffn *f, const uint8_t *base, uint32_t layer,
+                                struct colibri_detail *detail)
+{
+    const struct col_linear *linear[] = {&f->gate, &f->up, &f->down};
+    static const char *const name[] = {"gate", "up", "down"};
+    for (size_t i = 0; i < 3; i++) {
+        COL_REQUIRE(check_tensor(&linear[i]->weight, base, name[i], layer, detail));
+        COL_REQUIRE(check_tensor(&linear[i]->bias, base, name[i], layer, detail));
+    }
+    return COLIBRI_OK;
+}
+
+static colibri_status check_layer(const struct col_image *image, uint32_t layer, struct colibri_detail *detail)
+{
+    const struct col_layer *l = &image->layer[layer];
+    const struct col_attention *a = &l->attention;
+    const struct {
+        const struct col_tensor *tensor;
+        const char *name;
+    } resident[] = {
+        {&a->norm, "attention norm"}, {&a->query_down.weight, "query down"}, {&a->query_down.bias, "query down"},
+        {&a->query_down_norm, "query down norm"}, {&a->query.weight, "query"}, {&a->query.bias, "query"},
+        {&a->key.weight, "key"}, {&a->key.bias, "key"}, {&a->value.weight, "value"}, {&a->value.bias, "value"},
+        {&a->query_norm, "query norm"}, {&a->key_norm, "key norm"}, {&a->sinks, "sinks"}, {&a->absorb, "absorb"},
+        {&a->expand, "expand"}, {&a->output.weight, "output"}, {&a->output.bias, "output"},
+        {&l->router.gate.weight, "router"}, {&l->router.gate.bias, "router"},
+        {&l->router.correction, "router correction"}, {&l->router.integer_table, "integer table"},
+        {&l->norm, "expert norm"}, {&l->shared_gate, "shared gate"},
+    };
+    for (size_t t = 0; t < sizeof resident / sizeof *resident; t++) {
+        COL_REQUIRE(check_tensor(resident[t].tensor, image->resident, resident[t].name, layer, detail));
+    }
+    COL_REQUIRE(check_ffn(&l->shared, image->resident, layer, detail));
+    for (uint32_t e = 0; e < l->router.experts; e++) {
+        COL_REQUIRE(check_ffn(&l->expert, image->blobs + image->expert[l->first_expert + e].offset, layer, detail));
     }
     return COLIBRI_OK;
 }
@@ -64,30 +101,14 @@ static colibri_status check_numbers(const struct col_image *image, struct colibr
             return col_fail(COLIBRI_E_IMAGE_NUMBER, detail, "rope", i, rope);
         }
     }
-    colibri_status status = check_tensor(&m->embedding, image->resident, "embedding", 0, detail);
-    status = status != COLIBRI_OK ? status : check_tensor(&m->final_norm, image->resident, "final norm", 0, detail);
-    status = status != COLIBRI_OK ? status : check_tensor(&m->head, image->resident, "head", 0, detail);
-    for (uint32_t i = 0; i < m->layers && status == COLIBRI_OK; i++) {
-        const struct col_layer *l = &image->layer[i];
-        const struct {
-            const struct col_tensor *tensor;
-            const char *name;
-        } resident[] = {
-            {&l->attention_norm, "attention norm"}, {&l->query, "query"},   {&l->key, "key"},
-            {&l->value, "value"},                   {&l->output, "output"}, {&l->expert_norm, "expert norm"},
-            {&l->router, "router"},
-        };
-        for (size_t t = 0; t < sizeof resident / sizeof *resident && status == COLIBRI_OK; t++) {
-            status = check_tensor(resident[t].tensor, image->resident, resident[t].name, i, detail);
-        }
-        for (uint32_t e = 0; e < l->experts && status == COLIBRI_OK; e++) {
-            const uint8_t *blob = image->blobs + image->expert[l->first_expert + e].offset;
-            status = check_tensor(&l->gate, blob, "gate", i, detail);
-            status = status != COLIBRI_OK ? status : check_tensor(&l->up, blob, "up", i, detail);
-            status = status != COLIBRI_OK ? status : check_tensor(&l->down, blob, "down", i, detail);
-        }
+    COL_REQUIRE(check_tensor(&m->embedding, image->resident, "embedding", 0, detail));
+    COL_REQUIRE(check_tensor(&m->final_norm, image->resident, "final norm", 0, detail));
+    COL_REQUIRE(check_tensor(&m->head.weight, image->resident, "head", 0, detail));
+    COL_REQUIRE(check_tensor(&m->head.bias, image->resident, "head", 0, detail));
+    for (uint32_t i = 0; i < m->layers; i++) {
+        COL_REQUIRE(check_layer(image, i, detail));
     }
-    return status;
+    return COLIBRI_OK;
 }
 
 colibri_status col_image_check_content(const struct col_image *image, struct colibri_detail *detail)

@@ -16,13 +16,19 @@
 #define COL_MAX_LAYERS 4096u
 #define COL_MAX_EXPERTS 65536u     /* of one layer */
 #define COL_MAX_TOP_K 64u
+#define COL_MAX_INTEGER_SHIFT 16u
+
+#define COL_KV_LAST COLIBRI_KV_Q8
 
 /* The largest dimensions over all layers, which size the buffers. */
 struct col_widths {
-    uint32_t query;   /* heads * head_dim */
-    uint32_t kv;      /* kv_heads * head_dim */
-    uint32_t expert;  /* expert_width */
-    uint32_t experts; /* experts of one layer */
+    uint32_t rank;     /* rows of query_down */
+    uint32_t query;    /* heads * the larger of query_dim and head_dim */
+    uint32_t kv;       /* kv_heads * the larger of head_dim and value_dim */
+    uint32_t attended; /* heads * the larger of value_dim and output_dim */
+    uint32_t head;     /* one head's largest dimension */
+    uint32_t ffn;      /* shared_width and expert_width */
+    uint32_t experts;  /* experts of one layer; 0: a dense model */
     uint32_t top_k;
 };
 
@@ -33,7 +39,7 @@ struct col_image {
     const struct col_section *section[COL_SECTION_CARD + 1]; /* by kind; NULL: absent */
     const struct col_model *model;
     const struct col_layer *layer;   /* [model->layers] */
-    const struct col_expert *expert; /* [expert_count] */
+    const struct col_expert *expert; /* [expert_count]; NULL without any */
     uint32_t expert_count;
     const uint8_t *resident;
     const uint8_t *blobs;

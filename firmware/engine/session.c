@@ -31,8 +31,8 @@ static colibri_status configure(struct colibri *engine, const void *image, uint6
     if (engine->max_text_bytes > MAX_TEXT_BYTES) {
         return col_fail(COLIBRI_E_ARGUMENT, detail, "max_text_bytes", engine->max_text_bytes, MAX_TEXT_BYTES);
     }
-    if (engine->kv_format != COLIBRI_KV_F32 && engine->kv_format != COLIBRI_KV_F16) {
-        return col_fail(COLIBRI_E_ARGUMENT, detail, "kv_format", engine->kv_format, COLIBRI_KV_F16);
+    if (engine->kv_format > COL_KV_LAST) {
+        return col_fail(COLIBRI_E_ARGUMENT, detail, "kv_format", engine->kv_format, COL_KV_LAST);
     }
     /* A batch larger than the context would only cost memory. */
     engine->batch = engine->batch < engine->context ? engine->batch : engine->context;
@@ -44,11 +44,11 @@ static uint64_t active_bytes(const struct col_image *image)
 {
     const struct col_model *model = image->model;
     uint64_t bytes = image->section[COL_SECTION_RESIDENT]->bytes;
-    if (model->embedding.offset != model->head.offset) {
+    if (model->embedding.offset != model->head.weight.offset) {
         bytes -= model->embedding.bytes;
     }
     for (uint32_t i = 0; i < model->layers; i++) {
-        bytes += image->layer[i].expert_bytes * image->layer[i].top_k;
+        bytes += image->layer[i].expert_bytes * image->layer[i].router.top_k;
     }
     return bytes;
 }
@@ -64,7 +64,7 @@ colibri_status colibri_plan(const void *image, uint64_t image_bytes, const struc
     *plan = (struct colibri_plan){
         .image_bytes = image_bytes,
         .resident_bytes = engine.image.section[COL_SECTION_RESIDENT]->bytes,
-        .expert_bytes = engine.image.section[COL_SECTION_EXPERTS]->bytes,
+        .expert_bytes = engine.image.expert_count == 0u ? 0u : engine.image.section[COL_SECTION_EXPERTS]->bytes,
         .active_bytes = active_bytes(&engine.image),
         .context = engine.context,
         .batch = engine.batch,
@@ -222,7 +222,13 @@ colibri_status colibri_detokenize(const struct colibri *engine, const uint32_t *
 void colibri_reset(struct colibri *engine)
 {
     engine->position = 0;
+    engine->prompt_tokens = 0;
     engine->has_logits = false;
+}
+
+void colibri_expect(struct colibri *engine, uint32_t prompt_tokens)
+{
+    engine->prompt_tokens = prompt_tokens;
 }
 
 uint32_t colibri_position(const struct colibri *engine)

@@ -6,7 +6,7 @@
 colibri_status col_store_expert(const struct colibri *engine, uint32_t layer, uint32_t expert, const uint8_t **blob)
 {
     const struct col_layer *l = &engine->image.layer[layer];
-    if (expert >= l->experts) {
+    if (expert >= l->router.experts) {
         return COLIBRI_E_INTERNAL;
     }
     *blob = engine->image.blobs + engine->image.expert[l->first_expert + expert].offset;

@@ -116,7 +116,7 @@ def test_quantised_engine_agrees_with_the_reference(library: Library, tmp_path: 
     pack(source, tmp_path / "m.colibri", quant=quant, kv="f32")
     reference = ReferenceMixtral(source) if quant == "f16" else SmallIntegers(source)
     with ImageFile(tmp_path / "m.colibri") as image:
-        take_weights(reference, image)
+        reference.tensors = {k: v.astype(np.float64) for k, v in checkpoints.image_weights(image).items()}
     trace = Trace()
     wanted = reference.logits(IDS, trace)
     engine = Engine(library, tmp_path / "m.colibri", trace_routing=True)
@@ -128,19 +128,3 @@ def test_quantised_engine_agrees_with_the_reference(library: Library, tmp_path: 
     assert same.sum() >= 15, "too many decisions tipped to say anything"
     error = np.abs(got - wanted)[same] / np.abs(wanted).max()
     assert np.median(error) < 1e-6 and error.max() < 0.02
-
-
-def take_weights(reference: ReferenceMixtral, image: ImageFile) -> None:
-    """Puts an image's matrices, as the exact values that its tiles stand for, in place of the checkpoint's."""
-    weights = reference.tensors
-    weights["model.embed_tokens.weight"] = image.resident_tensor(image.model["embedding"]).astype(np.float64)
-    weights["lm_head.weight"] = image.resident_tensor(image.model["head"]).astype(np.float64)
-    for index, layer in enumerate(image.layers):
-        prefix = f"model.layers.{index}."
-        for field, name in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "o")):
-            weights[f"{prefix}self_attn.{name}_proj.weight"] = image.resident_tensor(layer[field]).astype(np.float64)
-        weights[prefix + "block_sparse_moe.gate.weight"] = image.resident_tensor(layer["router"]).astype(np.float64)
-        for expert in range(int(layer["experts"])):
-            for field, name in (("gate", "w1"), ("up", "w3"), ("down", "w2")):
-                key = f"{prefix}block_sparse_moe.experts.{expert}.{name}.weight"
-                weights[key] = image.expert_tensor(index, expert, field).astype(np.float64)

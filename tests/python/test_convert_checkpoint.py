@@ -151,8 +151,17 @@ HEADER_LIES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "too many dimensions": (lambda h: h[NORM].update(shape=[1] * 9), "9 dimensions"),
     "shape of another size": (lambda h: h[NORM].update(shape=[25]), f"'{re.escape(NORM)}' 96 bytes, but"),
     "data type of another size": (lambda h: h[NORM].update(dtype="F16"), f"'{re.escape(NORM)}' 96 bytes, but"),
+    "dimension 0": (lambda h: h[NORM].update(shape=[24, 0]), f"'{re.escape(NORM)}' 96 bytes, but"),
+    "empty name": (lambda h: h.update({"": h.pop(NORM)}), "tensor with an empty name"),
     "bytes that nobody names": (lambda h: h.pop(NORM), "unused before"),
 }  # fmt: skip
+
+
+def test_header_of_more_parts_than_any_model_has(model: Path, tmp_path: Path) -> None:
+    """Five million bytes that would become hundreds of millions."""
+    text = b'{"a": [' + b"[]," * 1_600_000 + b"[]]}"
+    (model / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+    assert "has a header of 3200003 parts" in refusal(model, tmp_path / "m.colibri").message
 
 
 @pytest.mark.parametrize("lie", HEADER_LIES)
@@ -242,7 +251,7 @@ def test_index_that_is_none(sharded: Path, tmp_path: Path, text: str) -> None:
 def test_directory_without_weights(model: Path, tmp_path: Path) -> None:
     (model / "model.safetensors").rename(model / "pytorch_model.bin")
     error = refusal(model, tmp_path / "m.colibri")
-    assert "pytorch_model.bin: only safetensors are read" in error.hint
+    assert "pytorch_model.bin cannot be read" in error.hint
 
 
 def test_no_directory_and_no_configuration(tmp_path: Path) -> None:
@@ -317,15 +326,16 @@ CONFIG_LIES: dict[str, tuple[dict[str, Any], str]] = {
     "huge context": ({"max_position_embeddings": 2**30}, "context is 1073741824"),
     "more chosen than experts": ({"num_experts_per_tok": 4}, "4 of 3 experts"),
     "heads that do not share": ({"num_key_value_heads": 3}, "4 attention heads for 3"),
-    "odd head": ({"head_dim": 7}, "head_dim = 7"),
+    "odd head": ({"head_dim": 7}, "7 of 7 dimensions of a head would rotate"),
     "hidden size that heads do not divide": ({"head_dim": ..., "num_attention_heads": 5, "num_key_value_heads": 5},
                                              "no head_dim"),
     "other activation": ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
     "attention bias": ({"attention_bias": True}, "attention_bias = True"),
     "quantised weights": ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
-    "sliding window": ({"sliding_window": 32}, "sliding_window = 32"),
-    "scaled positions": ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "'yarn'"),
-    "scaled positions, new spelling": ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}}, "'llama3'"),
+    "sliding window of nothing": ({"sliding_window": 0}, "sliding_window = 0"),
+    "scaled positions": ({"rope_scaling": {"type": "longrope", "factor": 4.0}}, "'longrope'"),
+    "scaled positions, new spelling": ({"rope_parameters": {"rope_type": "su", "rope_theta": 1e4}}, "'su'"),
+    "scaled positions without a factor": ({"rope_scaling": {"type": "linear"}}, "factor = None"),
     "partial rotation": ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor = 0.5"),
     "two rotary bases": ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e6}}, "rope_theta as 10000.0"),
     "rotary base of zero": ({"rope_theta": 0}, "rope_theta = 0"),

@@ -17,7 +17,7 @@ import checkpoints
 from colibri_sdk.convert import pack
 from colibri_sdk.engine import Library
 from colibri_sdk.errors import ImageError, InternalError, UsageError
-from colibri_sdk.image.layout import HEADER, PAGE, SectionKind
+from colibri_sdk.image.layout import HEADER, LAYER, MODEL, PAGE, SectionKind
 from colibri_sdk.image.reader import ImageFile
 from colibri_sdk.image.writer import ImageWriter, short_utf8
 from colibri_sdk.status import Status
@@ -90,7 +90,7 @@ def test_the_engine_accepts_what_is_packed(host_library: Path, tmp_path: Path) -
     library = Library.load()
     source = checkpoints.write(tmp_path / "m")
     for quant in ("q8", "q4", "f16", "f32"):
-        for kv in ("f16", "f32"):
+        for kv in ("f16", "f32", "q8"):
             pack(source, tmp_path / "m.colibri", quant=quant, kv=kv, context=33)
             library.validate(tmp_path / "m.colibri")
             plan = library.plan(tmp_path / "m.colibri")
@@ -165,7 +165,8 @@ def test_reader_never_crashes(image: Path, tmp_path_factory: pytest.TempPathFact
     """Any damage to header, directory and structs: an ImageError, or values that were really there."""
     raw = bytearray(image.read_bytes())
     for _ in range(data.draw(st.integers(1, 6))):
-        at = data.draw(st.one_of(st.integers(0, 800), st.integers(PAGE, PAGE + 224), st.integers(2 * PAGE, 3 * PAGE)))
+        places = [(0, 800), (PAGE, PAGE + MODEL.itemsize), (2 * PAGE, 2 * PAGE + 2 * LAYER.itemsize)]
+        at = data.draw(st.one_of(*(st.integers(*place) for place in places)))
         raw[at] = data.draw(st.integers(0, 255))
     copy = tmp_path_factory.mktemp("damage") / "x.colibri"
     copy.write_bytes(raw)
@@ -173,6 +174,7 @@ def test_reader_never_crashes(image: Path, tmp_path_factory: pytest.TempPathFact
         with ImageFile(copy) as file:
             list(file.verify())
             file.resident_tensor(file.model["embedding"])
+            file.resident_tensor(file.layers[0]["attention"]["query"]["weight"])
             for layer in range(len(file.layers)):
                 file.expert_tensor(layer, 0, "down")
             file.rotary_tables()

@@ -115,8 +115,8 @@ def test_documentation_has_the_same_fields(repo_root: Path, name: str) -> None:
         kind, at = dtype.fields[field][:2]
         assert int(offset) == at, field
         shape = tuple(int(bound) for bound in re.findall(r"\d+", bounds))
-        if base == "col_tensor":
-            assert kind == layout.TENSOR
+        if base in layout.STRUCTS:
+            assert kind == layout.STRUCTS[base], field
         elif base == "char":
             assert kind == np.dtype(f"S{shape[0]}")
         elif kind.kind == "V" and kind.subdtype is None:

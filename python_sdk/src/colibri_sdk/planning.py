@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from colibri_sdk.convert.packer import QUANTISATIONS
+from colibri_sdk.convert.description import Role
+from colibri_sdk.convert.quantisation import QUANTISATIONS, parse
 from colibri_sdk.engine.library import Library, Plan
 from colibri_sdk.errors import ImageError
-from colibri_sdk.image.layout import PAGE, TENSOR_ALIGN, Format, SectionKind, align_up, tensor_bytes
-from colibri_sdk.image.reader import ImageFile
+from colibri_sdk.image.layout import PAGE, TENSOR, TENSOR_ALIGN, Format, SectionKind, align_up, tensor_bytes
+from colibri_sdk.image.reader import ImageFile, Record
 
 if TYPE_CHECKING:
     from colibri_sdk.boards import Board
@@ -26,12 +27,21 @@ if TYPE_CHECKING:
 # Bytes behind the arena whose overwriting the runtime notices (firmware/runtime/service.h).
 CANARY_BYTES = 64
 
+# Formats of the KV cache that take less memory, the more exact first.
+_SMALLER_KV = {"f32": ("f16", "q8"), "f16": ("q8",)}
+
 # Slack with which the runtime aligns the prompt's ids, and their size.
 _IDS_ALIGN = 4
 _ID_BYTES = 4
 
-_RESIDENT_FIELDS = ("attention_norm", "query", "key", "value", "output", "expert_norm", "router")
-_EXPERT_FIELDS = ("gate", "up", "down")
+# The role of a layer's matrices, by the field of struct col_layer.
+_ROLES = {
+    "attention": Role.ATTENTION,
+    "router": Role.ROUTER,
+    "shared_gate": Role.ROUTER,
+    "shared": Role.SHARED,
+    "expert": Role.EXPERTS,
+}
 
 
 @dataclass(frozen=True)
@@ -150,13 +160,13 @@ def _remedies(image: Path, library: Library, plan: Plan, available: int) -> Iter
     """What would make it fit, the smallest change first; each alone is enough."""
     with ImageFile(image) as file:
         found = False
-        kv = "f16" if plan.kv_format == "f32" else plan.kv_format
-        if kv != plan.kv_format:
+        for kv in _SMALLER_KV.get(plan.kv_format, ()):
             smaller = library.plan(image, context=plan.context, kv=kv)
             needed = smaller.image_bytes + smaller.arena_bytes + _beside(library, smaller)
             if needed <= available:
                 found = True
-                yield Remedy("pack with --kv f16", needed)
+                yield Remedy(f"pack with --kv {kv}", needed)
+                break
         context = _largest_context(file, image, library, plan, available)
         if context is not None:
             found = True
@@ -196,32 +206,45 @@ def _largest_context(
 
 def repacked_bytes(file: ImageFile, quant: str) -> int:
     """The size of the same model packed as `quant`; exact but for the card, whose text changes with it."""
-    formats = QUANTISATIONS[quant]
+    plan = parse(quant)
 
-    def placed(tensors: list[tuple[Any, Format]]) -> int:
+    def placed(tensors: list[tuple[Record, Role, int | None]]) -> int:
         end = 0
-        for tensor, fmt in tensors:
-            if int(tensor["format"]) == Format.F32_VECTOR:
-                fmt = Format.F32_VECTOR
+        for tensor, role, layer in tensors:
+            vector = int(tensor["format"]) == Format.F32_VECTOR
+            fmt = Format.F32_VECTOR if vector else plan.encoding(role, layer).format
             end = align_up(end, TENSOR_ALIGN) + tensor_bytes(fmt, int(tensor["rows"]), int(tensor["cols"]))
         return end
 
     model = file.model
-    resident = [(model["embedding"], formats.matrix), (model["final_norm"], formats.matrix)]
-    if model["head"] != model["embedding"]:
-        resident.append((model["head"], formats.matrix))
+    tied = model["head"]["weight"] == model["embedding"]
+    resident: list[tuple[Record, Role, int | None]] = [
+        (tensor, Role.HEAD if path[0] == "head" else Role.EMBEDDING, None)
+        for path, tensor in _tensors(model)
+        if not (tied and path == ("head", "weight"))
+    ]
     experts = 0
-    for layer in file.layers:
-        resident += [
-            (layer[field], formats.router if field == "router" else formats.matrix) for field in _RESIDENT_FIELDS
-        ]
-        blob = placed([(layer[field], formats.matrix) for field in _EXPERT_FIELDS])
-        experts += int(layer["experts"]) * align_up(blob, PAGE)
+    for index, layer in enumerate(file.layers):
+        blob: list[tuple[Record, Role, int | None]] = []
+        for path, tensor in _tensors(layer):
+            (blob if path[0] == "expert" else resident).append((tensor, _ROLES.get(path[0], Role.VECTOR), index))
+        experts += int(layer["router"]["experts"]) * align_up(placed(blob), PAGE)
     total = PAGE + align_up(placed(resident), PAGE) + experts
     for kind, section in file.sections.items():
         if kind not in (SectionKind.RESIDENT, SectionKind.EXPERTS):
             total += align_up(section.bytes, PAGE)
     return total
+
+
+def _tensors(record: Record, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Record]]:
+    """The tensors in a struct of the image that exist, with their paths."""
+    for name in record.dtype.names or ():
+        field = record[name]
+        if field.dtype == TENSOR:
+            if int(field["format"]):
+                yield (*path, name), field
+        elif field.dtype.names:
+            yield from _tensors(field, (*path, name))
 
 
 def require_fit(result: MemoryMap) -> None:

@@ -40,24 +40,26 @@ class Target:
 
 
 def image_for(model: Path, *, quant: str = "q8", log: Log | None = None, progress: Any = None) -> Path:
-    """The image to use for `model`: itself, or, for a checkpoint's directory, one packed now and kept in build/.
+    """The image to use for `model`: itself, or, for a checkpoint, one packed now and kept in build/.
 
-    The kept one is used again as long as the directory's files and the packer are those that it was made from.
+    A checkpoint is a directory or a GGUF file. The kept image is used again as long as the checkpoint's files and the
+    packer are those that it was made from.
     """
     from filelock import FileLock
 
+    from colibri_sdk.convert.quantisation import parse
     from colibri_sdk.paths import build_dir
 
-    if model.is_file():
+    if model.is_file() and model.suffix != ".gguf":
         return model
-    if not (model / "config.json").is_file():
+    if not model.is_file() and not (model / "config.json").is_file():
         raise UsageError(
-            f"{model} is neither an image nor a checkpoint's directory",
-            "Give a .colibri file or a directory with config.json.",
+            f"{model} is neither an image nor a checkpoint",
+            "Give a .colibri file, a .gguf file or a directory with config.json.",
         )
     images = build_dir() / "images"
     images.mkdir(parents=True, exist_ok=True)
-    out = images / f"{model.resolve().name}-{quant}.colibri"
+    out = images / f"{model_name(model)}-{parse(quant).file_name}.colibri"
     origin = out.with_suffix(".origin")
     with FileLock(out.with_suffix(".lock")):
         wanted = fingerprint(model)
@@ -72,10 +74,16 @@ def image_for(model: Path, *, quant: str = "q8", log: Log | None = None, progres
     return out
 
 
-def fingerprint(directory: Path) -> str:
+def model_name(checkpoint: Path) -> str:
+    """A checkpoint's name for files that are made of it: the directory's, or the file's without its ending."""
+    return checkpoint.resolve().name.removesuffix(".gguf")
+
+
+def fingerprint(checkpoint: Path) -> str:
     """A line for each file of a checkpoint and of the packer: path, bytes, time of its last change."""
     package = Path(__file__).resolve().parent
-    files = [*directory.resolve().iterdir(), *(package / "convert").rglob("*.py"), *(package / "image").rglob("*.py")]
+    own = [*checkpoint.resolve().iterdir()] if checkpoint.is_dir() else [checkpoint.resolve()]
+    files = [*own, *(package / "convert").rglob("*.py"), *(package / "image").rglob("*.py")]
     lines = []
     for file in sorted(files):
         status = file.stat()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from colibri_sdk.cli import output
+from colibri_sdk.cli.quality import quality_rows, stored_error_rows
 from colibri_sdk.errors import EXIT_IMAGE
 
 if TYPE_CHECKING:
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("path", metavar="IMAGE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--verify", is_flag=True, help="Recompute every checksum, and let the engine check the rest.")
+@click.option("--report", "show_errors", is_flag=True, help="Also the error of every matrix, where it was measured.")
 @click.option("--card", "card_only", is_flag=True, help="The model card alone, as JSON.")
 @output.json_option
-def command(path: Path, verify: bool, card_only: bool, as_json: bool) -> int:
+def command(path: Path, verify: bool, show_errors: bool, card_only: bool, as_json: bool) -> int:
     """Show an IMAGE's header, sections, sizes, checksums and model card. Exit code 7 when --verify finds damage."""
     from colibri_sdk.image.reader import ImageFile
 
@@ -39,6 +41,8 @@ def command(path: Path, verify: bool, card_only: bool, as_json: bool) -> int:
             output.emit_json(_as_json(image, checks if verify else None))
         else:
             _show(image)
+            if show_errors:
+                _show_errors(image)
             _show_checks(checks)
     return EXIT_IMAGE if damaged else 0
 
@@ -77,7 +81,8 @@ def _show(image: ImageFile) -> None:
             ["model", f"{image.model_name}, {image.architecture}"],
             ["identity", image.image_id],
             ["size", output.size(image.image_bytes)],
-            ["weights", f"{image.quantisation}, KV cache {card.get('kv_format', '?')}"],
+            ["weights", f"{card.get('plan') or image.quantisation}, KV cache {card.get('kv_format', '?')}"],
+            ["routers", card.get("router", "float")],
             ["parameters", _parameters(card)],
             ["context", f"{int(image.model['context_max'])} positions"],
             ["vocabulary", f"{int(image.model['vocab'])} tokens"],
@@ -86,6 +91,7 @@ def _show(image: ImageFile) -> None:
             ["format", f"{int(image.header['format_version'])}, numeric {int(image.header['numeric_version'])}"],
             ["packed by", card.get("packer", "?")],
             ["licence", card.get("licence") or "not stated"],
+            *quality_rows(card.get("quality") or {}),
         ],
     )
     rows = [
@@ -93,6 +99,14 @@ def _show(image: ImageFile) -> None:
         for section in image.sections.values()
     ]
     output.table(["section", "offset", "bytes", "CRC-32"], rows, title="\nSections", right="lrrl")
+
+
+def _show_errors(image: ImageFile) -> None:
+    headers, rows, right = stored_error_rows(image.card.get("quality") or {})
+    if rows:
+        output.table(headers, rows, title="\nError of each matrix", right=right)
+    else:
+        click.echo("\nno errors were measured; pack with --report")
 
 
 def _parameters(card: dict[str, Any]) -> str:

@@ -20,10 +20,24 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-QUANTS = ("q8", "q4", "f16", "f32")
+KV_FORMATS = ("f32", "f16", "q8")
+
+
+def _plan(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    """A wrong plan is refused before anything else is done."""
+    from colibri_sdk.convert.quantisation import parse
+
+    parse(value)
+    return value
+
 
 quant_option = click.option(
-    "--quant", type=click.Choice(QUANTS), default="q8", show_default=True, help="Number format of the weights."
+    "--quant",
+    metavar="PLAN",
+    default="q8",
+    show_default=True,
+    callback=_plan,
+    help="Number formats of the weights: q8, q4, i8, f16, f32, or a plan like q8,experts=q4.",
 )
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--context", type=click.IntRange(0), default=0, help="Positions in the KV cache; 0: the image's maximum.")
 @click.option(
     "--kv",
-    type=click.Choice(["image", "f16", "f32"]),
+    type=click.Choice(["image", *options.KV_FORMATS]),
     default="image",
     show_default=True,
     help="Format of the KV cache.",

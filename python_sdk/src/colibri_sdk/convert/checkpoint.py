@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from colibri_sdk.convert.description import TensorSource
-from colibri_sdk.convert.safetensors_header import READABLE_DTYPES, StoredTensor, read_header
+from colibri_sdk.convert.description import Floats, Rows, TensorSource
+from colibri_sdk.convert.mxfp4 import BLOCK, Mxfp4
+from colibri_sdk.convert.quantize import IntegerBlocks
+from colibri_sdk.convert.safetensors_header import READABLE_DTYPES, read_header
+from colibri_sdk.convert.tokenizer import CompiledTokenizer, compile_tokenizer
+from colibri_sdk.convert.weights import ChatFacts, StoredTensor, Weights
 from colibri_sdk.errors import CheckpointError
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -29,8 +31,19 @@ SINGLE_NAME = "model.safetensors"
 # JSON files of a checkpoint that are read whole; anything larger is no configuration.
 _MAX_JSON_BYTES = 256 << 20
 
-# Some checkpoints store what is computed from the configuration; nobody needs it.
-_IGNORED_EVERYWHERE = (r".*rotary_emb\.inv_freq", r".*\.masked_bias", r".*self_attn\.bias")
+_SMALL_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    INDEX_NAME,
+)
+_TOKEN_ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+# gpt-oss publishes its experts in MXFP4, as two tensors of bytes: NAME_blocks and NAME_scales.
+_PACKED, _SCALES = "_blocks", "_scales"
 
 
 def read_json(path: Path, *, required: bool = True) -> dict[str, Any]:
@@ -56,40 +69,37 @@ def read_json(path: Path, *, required: bool = True) -> dict[str, Any]:
     return value
 
 
-class Checkpoint:
-    """An open checkpoint directory. A context manager: the shards stay mapped until it is left."""
+class Checkpoint(Weights):
+    """An open checkpoint directory. The shards stay mapped until the context is left."""
+
+    dtypes = (*READABLE_DTYPES, "MXFP4")
+    settings = "config.json"
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         if not directory.is_dir():
             raise CheckpointError(
                 f"{directory} is no directory",
                 "Name the directory of a Hugging Face checkpoint, with config.json and *.safetensors in it.",
                 where=str(directory),
             )
-        self.directory = directory
+        self.path = directory
+        self.name = directory.resolve().name or "model"
         self.config = read_json(directory / "config.json")
         self.shards = self._find_shards()
-        self.tensors = self._read_headers()
-        self._stack = ExitStack()
+        self._stored = self._read_headers()
+        self.tensors = _join_mxfp4(self._stored)
         self._open: dict[Path, Any] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.clear()
-        self._stack.close()
+        self._stack.callback(self._open.clear)
 
     # ------------------------------------------------------------------------------------------------ what is there
 
     def _find_shards(self) -> tuple[Path, ...]:
-        index = self.directory / INDEX_NAME
-        single = self.directory / SINGLE_NAME
+        index = self.path / INDEX_NAME
+        single = self.path / SINGLE_NAME
         if index.is_file():
             names = self._weight_map().values()
-            shards = tuple(self.directory / name for name in sorted(set(names)))
+            shards = tuple(self.path / name for name in sorted(set(names)))
             for shard in shards:
                 if not shard.is_file():
                     raise CheckpointError(
@@ -98,14 +108,15 @@ class Checkpoint:
             return shards
         if single.is_file():
             return (single,)
-        others = sorted(path.name for path in self.directory.glob("*") if path.suffix in {".bin", ".pt", ".gguf"})
-        hint = f"{', '.join(others[:4])}: only safetensors are read." if others else "It needs safetensors weights."
-        raise CheckpointError(
-            f"{self.directory} has neither {SINGLE_NAME} nor {INDEX_NAME}", hint, where=str(self.directory)
-        )
+        others = sorted(path.name for path in self.path.glob("*") if path.suffix in {".bin", ".pt", ".gguf"})
+        hint = "It needs safetensors weights."
+        if others:
+            gguf = [name for name in others if name.endswith(".gguf")]
+            hint = f"{others[0]} cannot be read." if not gguf else f"Name the GGUF file itself: {gguf[0]}."
+        raise CheckpointError(f"{self.path} has neither {SINGLE_NAME} nor {INDEX_NAME}", hint, where=str(self.path))
 
     def _weight_map(self) -> dict[str, str]:
-        path = self.directory / INDEX_NAME
+        path = self.path / INDEX_NAME
         weights = read_json(path).get("weight_map")
         if not isinstance(weights, dict) or not weights:
             raise CheckpointError(f"{INDEX_NAME} has no weight_map", "Fetch the file again.", where=str(path))
@@ -130,7 +141,7 @@ class Checkpoint:
                         where=name,
                     )
                 tensors[name] = tensor
-        if (self.directory / INDEX_NAME).is_file():
+        if (self.path / INDEX_NAME).is_file():
             for name, shard_name in self._weight_map().items():
                 found = tensors.get(name)
                 if found is None or found.shard.name != shard_name:
@@ -142,67 +153,80 @@ class Checkpoint:
                     )
         return tensors
 
-    def check(self, sources: Iterable[TensorSource], ignored: Iterable[str] = ()) -> None:
-        """Every source must be there with its shape and a readable type, and nothing else may be left."""
-        needed = set()
-        for source in sources:
-            needed.add(source.name)
-            self._check_source(source)
-        buffers = re.compile("|".join([*_IGNORED_EVERYWHERE, *ignored]))
-        unknown = sorted(name for name in self.tensors.keys() - needed if not buffers.fullmatch(name))
-        if unknown:
-            listed = ", ".join(unknown[:8]) + (f" and {len(unknown) - 8} more" if len(unknown) > 8 else "")
-            raise CheckpointError(
-                f"the checkpoint has {len(unknown)} tensor(s) that its architecture does not use: {listed}",
-                "The model is not what its config.json says, or has parts that this version cannot run.",
-                where=unknown[0],
-            )
+    # --------------------------------------------------------------------------------------------- what lies beside
 
-    def _check_source(self, source: TensorSource) -> None:
-        tensor = self.tensors.get(source.name)
-        if tensor is None:
-            layer = re.search(r"layers\.(\d+)\.", source.name)
-            where = f" of layer {layer.group(1)}" if layer else ""
+    @property
+    def files(self) -> list[Path]:
+        small = [self.path / name for name in _SMALL_FILES]
+        return sorted([path for path in small if path.is_file()] + list(self.shards))
+
+    @property
+    def generation(self) -> Mapping[str, Any]:
+        return read_json(self.path / "generation_config.json", required=False)
+
+    @property
+    def chat(self) -> ChatFacts:
+        """From tokenizer_config.json, special_tokens_map.json and chat_template.jinja, all of them optional."""
+        settings = read_json(self.path / "special_tokens_map.json", required=False)
+        settings |= read_json(self.path / "tokenizer_config.json", required=False)
+        tokens = {}
+        for role in _TOKEN_ROLES:
+            value = settings.get(role)
+            content = value.get("content") if isinstance(value, dict) else value
+            if isinstance(content, str):
+                tokens[role] = content
+        return ChatFacts(_template(self.path, settings), tokens)
+
+    @property
+    def licence(self) -> str | None:
+        """The licence that README.md states in its front matter, where it has one."""
+        readme = self.path / "README.md"
+        if not readme.is_file():
+            return None
+        front = re.match(r"---\r?\n(.*?)\r?\n---", readme.read_text("utf-8", "replace"), re.DOTALL)
+        line = front and re.search(r"^licen[cs]e:[ \t]*(\S.*)$", front.group(1), re.MULTILINE)
+        return line.group(1).strip().strip("'\"") if line else None
+
+    def tokenizer(self, vocab: int) -> CompiledTokenizer | None:
+        path = self.path / "tokenizer.json"
+        if path.is_file():
+            return compile_tokenizer(path, vocab)
+        other = [name for name in ("tokenizer.model", "vocab.json", "vocab.txt") if (self.path / name).is_file()]
+        if other:
             raise CheckpointError(
-                f"tensor {source.name}{where} is missing",
-                f"The checkpoint has {len(self.tensors)} tensors in {len(self.shards)} file(s); "
-                "compare config.json with them, and fetch missing shards.",
-                where=source.name,
+                f"the checkpoint has a tokenizer in {other[0]}, which cannot be read",
+                "Save it as tokenizer.json with the transformers library.",
+                where=other[0],
             )
-        if tensor.dtype not in READABLE_DTYPES:
-            raise CheckpointError(
-                f"tensor {source.name} in {tensor.shard.name} is of type {tensor.dtype}",
-                f"Types that can be packed are {', '.join(READABLE_DTYPES)}.",
-                where=source.name,
-            )
-        if tensor.shape != source.stored_shape:
-            raise CheckpointError(
-                f"tensor {source.name} has shape {list(tensor.shape)}; "
-                f"config.json makes it {list(source.stored_shape)}",
-                "config.json belongs to another checkpoint, or one of the two is damaged.",
-                where=source.name,
-            )
+        return None
 
     # ---------------------------------------------------------------------------------------------------- numbers
 
-    def rows(self, source: TensorSource, rows_at_once: int) -> Iterator[npt.NDArray[np.float32]]:
-        """The tensor's numbers as float32 [rows_at_once][cols], the last piece shorter; a vector as one [1][cols]."""
-        tensor = self.tensors[source.name]
+    def _floats(self, source: TensorSource, rows: slice | Rows | None) -> Floats:
+        if self.tensors[source.name].dtype == "MXFP4":
+            return self._mxfp4(source, slice(None) if rows is None else rows).floats()
+        numbers: Floats = self._numbers(source, source.name, rows).astype(np.float32)
+        return numbers
+
+    def _blocks(self, source: TensorSource, rows: slice | Rows) -> IntegerBlocks | None:
+        return self._mxfp4(source, rows).integers()
+
+    def _mxfp4(self, source: TensorSource, rows: slice | Rows) -> Mxfp4:
+        scales = source.name.removesuffix(_PACKED) + _SCALES
+        return Mxfp4.from_pairs(self._numbers(source, scales, rows), self._numbers(source, source.name, rows))
+
+    def _numbers(self, source: TensorSource, name: str, rows: slice | Rows | None) -> Any:
+        """The rows of tensor `name`, which is the source's or belongs to it, as they are stored."""
+        shard = self._stored[name].shard
         try:
-            view = self._shard(tensor.shard).get_slice(source.name)
-            if source.is_vector:
-                yield np.asarray(view[:]).astype(np.float32).reshape(1, source.cols)
-                return
-            for start in range(0, source.rows, rows_at_once):
-                stop = min(start + rows_at_once, source.rows)
-                first, last = source.first_row + start, source.first_row + stop
-                piece = view[first:last] if source.expert is None else view[source.expert, first:last]
-                yield np.asarray(piece).astype(np.float32).reshape(stop - start, source.cols)
+            view = self._shard(shard).get_slice(name)
+            if isinstance(rows, slice):
+                return np.asarray(view[rows] if source.expert is None else view[source.expert, rows])
+            plane = np.asarray(view[:] if source.expert is None else view[source.expert])
+            return plane if rows is None else plane[rows]
         except SafetensorError as error:
             raise CheckpointError(
-                f"{tensor.shard.name} cannot be read at tensor {source.name}: {error}",
-                "Fetch the file again.",
-                where=source.name,
+                f"{shard.name} cannot be read at tensor {name}: {error}", "Fetch the file again.", where=name
             ) from error
 
     def _shard(self, path: Path) -> Any:
@@ -214,3 +238,30 @@ class Checkpoint:
                     f"{path.name} cannot be opened: {error}", "Fetch the file again.", where=str(path)
                 ) from error
         return self._open[path]
+
+
+def _join_mxfp4(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Each pair NAME_blocks [..][blocks][16] and NAME_scales [..][blocks] as one MXFP4 tensor NAME_blocks of shape
+    [..][32 blocks]; all other tensors as they are."""
+    tensors = dict(stored)
+    for name, data in stored.items():
+        scales = stored.get(name.removesuffix(_PACKED) + _SCALES) if name.endswith(_PACKED) else None
+        if scales is None or data.dtype != "U8" or scales.dtype != "U8" or not scales.shape:
+            continue
+        if data.shape == (*scales.shape, BLOCK // 2):
+            del tensors[scales.name]
+            shape = (*scales.shape[:-1], BLOCK * scales.shape[-1])
+            tensors[name] = replace(data, dtype="MXFP4", shape=shape)
+    return tensors
+
+
+def _template(directory: Path, settings: Mapping[str, Any]) -> str | None:
+    alone = directory / "chat_template.jinja"
+    if alone.is_file():
+        return alone.read_text("utf-8")
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        # Several templates with names; the one for plain chat is called "default".
+        named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packs a Hugging Face checkpoint into an image.
+"""Packs a checkpoint, a Hugging Face directory or a GGUF file, into an image.
 
 Everything that can be decided from names and shapes is decided first: the layout of the whole image, before the first
 weight is read. Then the weights stream through, a few rows at a time, in the order in which they lie in the image.
@@ -7,22 +7,28 @@ weight is read. Then the weights stream through, a few rows at a time, in the or
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from colibri_sdk import __version__
-from colibri_sdk.convert import architectures, rotary
-from colibri_sdk.convert.card import ChatFacts, build_card, chat_facts, encode_card, hash_files, source_files
-from colibri_sdk.convert.checkpoint import Checkpoint, read_json
-from colibri_sdk.convert.description import LayerDescription, ModelDescription, TensorSource
-from colibri_sdk.convert.progress import Progress, Silent
-from colibri_sdk.convert.quantize import pack_tensor
+from colibri_sdk.convert import rotary
+from colibri_sdk.convert.card import build_card, encode_card, hash_files
+from colibri_sdk.convert.checkpoint import Checkpoint
+from colibri_sdk.convert.description import Floats, LayerDescription, ModelDescription, Role, TensorSource
+from colibri_sdk.convert.origins import Origin, OriginMeter
+from colibri_sdk.convert.progress import Progress
+from colibri_sdk.convert.quantisation import Encoding, Plan, default_kv
+from colibri_sdk.convert.quantize import IntegerBlocks, min_max_scale, pack_blocks, pack_tensor
+from colibri_sdk.convert.routing import ExpertMap, IntegerScale, reroute
+from colibri_sdk.convert.stored_plan import stored_plan
 from colibri_sdk.convert.template import compile_template
-from colibri_sdk.convert.tokenizer import compile_tokenizer
+from colibri_sdk.convert.tensor_errors import ErrorMeter, TensorError
+from colibri_sdk.convert.weights import Weights
 from colibri_sdk.errors import CheckpointError, InternalError, UsageError
 from colibri_sdk.image.layout import (
     EXPERT,
@@ -47,33 +53,41 @@ from colibri_sdk.image.layout import (
 )
 from colibri_sdk.image.writer import ImageWriter, SectionStream, short_utf8
 
-KV_FORMATS: Mapping[str, KvFormat] = {"f16": KvFormat.F16, "f32": KvFormat.F32}
+KV_FORMATS: Mapping[str, KvFormat] = {"f16": KvFormat.F16, "f32": KvFormat.F32, "q8": KvFormat.Q8}
 
 # Numbers in memory at once while a matrix is packed. The search for 4-bit scales holds several copies of them.
 _PIECE_NUMBERS = 1 << 18
 
 
 @dataclass(frozen=True)
-class Quantisation:
-    """Formats by the role of a matrix. Norms are always float32 vectors."""
+class Options:
+    """How a checkpoint is packed. `kv` None: after the plan; `context` None: what the model was made for.
 
-    matrix: Format
-    router: Format
+    `router` and `expert_map` are as in routing.reroute, `scales` those of integer routers, one for each layer.
+    `measure`: compare what is packed with the checkpoint, tensor by tensor.
+    """
 
+    plan: Plan
+    kv: str | None = None
+    context: int | None = None
+    router: str = "float"
+    expert_map: ExpertMap | None = None
+    scales: tuple[IntegerScale | None, ...] = ()
+    measure: bool = False
 
-# A router's few rows decide which experts run: its rounding errors cost more and its bytes less than any others'. So it
-# stays in float32 where the rest is in integers.
-QUANTISATIONS: Mapping[str, Quantisation] = {
-    "q8": Quantisation(Format.Q8, Format.F32),
-    "q4": Quantisation(Format.Q4, Format.F32),
-    "f16": Quantisation(Format.F16, Format.F16),
-    "f32": Quantisation(Format.F32, Format.F32),
-}
+    @property
+    def kv_format(self) -> str:
+        return self.kv or default_kv(self.plan)
 
 
 @dataclass(frozen=True)
 class PackReport:
-    """What was packed. `sections` maps names to bytes."""
+    """What was packed. `sections` maps names to bytes; `plan` is the whole plan, `quantisation` its short name.
+
+    `origins` says what became of the numbers in the checkpoint. `errors` has a line for each matrix (all experts' in
+    one) where they were measured; `quality` is the certificate in the card, where a text was given; `notes` are
+    sentences that whoever packs should read.
+    """
 
     image: Path
     image_bytes: int
@@ -88,6 +102,11 @@ class PackReport:
     source_bytes: int
     has_tokenizer: bool
     sections: Mapping[str, int]
+    plan: str
+    origins: tuple[Origin, ...] = ()
+    errors: tuple[TensorError, ...] = ()
+    quality: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,8 +114,13 @@ class _Placed:
     """A tensor with its place in the resident section or in an expert's blob."""
 
     source: TensorSource
-    format: Format
+    encoding: Encoding
     offset: int
+    label: str  # of its line in a report
+
+    @property
+    def format(self) -> Format:
+        return self.encoding.format
 
     @property
     def bytes(self) -> int:
@@ -117,11 +141,18 @@ class _Shelf:
         self.placed: list[_Placed] = []
         self._end = 0
 
-    def place(self, source: TensorSource, fmt: Format) -> _Placed:
-        tensor = _Placed(source, Format.F32_VECTOR if source.is_vector else fmt, align_up(self._end, TENSOR_ALIGN))
+    def place(self, source: TensorSource, encoding: Encoding, *label: object) -> _Placed:
+        tensor = _Placed(source, encoding, align_up(self._end, TENSOR_ALIGN), ".".join(map(str, label)))
         self._end = tensor.offset + tensor.bytes
         self.placed.append(tensor)
         return tensor
+
+
+def _set(record: Any, path: tuple[str, ...], entry: Any) -> None:
+    """record[path[0]][path[1]]... = entry"""
+    for field in path[:-1]:
+        record = record[field]
+    record[path[-1]] = entry
 
 
 class _Meter:
@@ -137,27 +168,15 @@ class _Meter:
         self._progress.update(min(self._done, self._total), self._total, what)
 
 
-def pack(
-    source: Path,
-    out: Path,
-    *,
-    quant: str = "q8",
-    kv: str = "f16",
-    context: int | None = None,
-    progress: Progress | None = None,
-) -> PackReport:
-    """Packs the checkpoint directory `source` into the image `out`, which is replaced only by a whole image.
+def write_image(source: Path, out: Path, options: Options, progress: Progress) -> PackReport:
+    """Packs `source`, a checkpoint directory or a GGUF file, into the image `out`, which only a whole image replaces.
 
-    `quant` is q8, q4, f16 or f32; `kv` the format of the KV cache, f16 or f32; `context` the largest number of
-    positions, by default what the model was made for. The same checkpoint and options give the same bytes. Raises
-    UsageError for a wrong option and CheckpointError naming what is wrong in the checkpoint.
+    The same checkpoint and options give the same bytes. Raises UsageError for a wrong option and CheckpointError naming
+    what is wrong in the checkpoint.
     """
-    if quant not in QUANTISATIONS:
-        raise UsageError(f"unknown quantisation {quant!r}", f"Choose one of {', '.join(QUANTISATIONS)}.")
-    if kv not in KV_FORMATS:
-        raise UsageError(f"unknown KV cache format {kv!r}", f"Choose one of {', '.join(KV_FORMATS)}.")
     try:
-        return _pack(source, out, quant, kv, context, progress or Silent())
+        with _described(source, options) as (checkpoint, description):
+            return _Job(checkpoint, description, out, options, progress).run()
     except OSError as error:
         # The image's writer explains its own errors: this is a file of the checkpoint.
         raise CheckpointError(
@@ -167,16 +186,40 @@ def pack(
         ) from error
 
 
-def _pack(source: Path, out: Path, quant: str, kv: str, context: int | None, progress: Progress) -> PackReport:
-    with Checkpoint(source) as checkpoint:
-        generation = read_json(source / "generation_config.json", required=False)
-        config = dict(checkpoint.config)
-        if generation.get("eos_token_id") is not None:
-            config["eos_token_id"] = generation["eos_token_id"]
-        description = architectures.describe(config, frozenset(checkpoint.tensors))
-        _check_limits(description)
+def _open(source: Path) -> Weights:
+    if source.suffix == ".gguf" and source.is_file():
+        # Only here: the gguf package is slow to import.
+        from colibri_sdk.convert.gguf import GgufCheckpoint
+
+        return GgufCheckpoint(source)
+    return Checkpoint(source)
+
+
+def describe(source: Path, options: Options) -> ModelDescription:
+    """The model that write_image would write. Raises what it would raise before it reads a weight."""
+    with _described(source, options) as (_, description):
+        return description
+
+
+def keeping_plan(source: Path) -> Plan:
+    """The plan that gives each matrix the format nearest to the one it is stored in."""
+    with _open(source) as checkpoint:
+        description = checkpoint.describe()
         checkpoint.check(description.sources(), description.ignored_tensors)
-        return _Job(checkpoint, _limit_context(description, context), out, quant, kv, progress).run()
+        return stored_plan(checkpoint, description)
+
+
+@contextmanager
+def _described(source: Path, options: Options) -> Iterator[tuple[Weights, ModelDescription]]:
+    if options.kv_format not in KV_FORMATS:
+        raise UsageError(f"unknown KV cache format {options.kv!r}", f"Choose one of {', '.join(KV_FORMATS)}.")
+    with _open(source) as checkpoint:
+        description = checkpoint.describe()
+        _check_limits(description)
+        options.plan.check(description)
+        description = reroute(description, options.router, options.expert_map, options.scales)
+        checkpoint.check(description.sources(), description.ignored_tensors)
+        yield checkpoint, _limit_context(description, options.context)
 
 
 def _check_limits(description: ModelDescription) -> None:
@@ -189,7 +232,7 @@ def _check_limits(description: ModelDescription) -> None:
     ]
     for layer in description.layers:
         sizes += [
-            ("attention width", layer.heads * layer.head_dim, MAX_WIDTH),
+            ("attention width", layer.attention.heads * layer.attention.head_dim, MAX_WIDTH),
             ("expert width", layer.expert_width, MAX_WIDTH),
             ("number of experts", len(layer.experts), MAX_EXPERTS),
             ("number of chosen experts", layer.top_k, MAX_TOP_K),
@@ -204,10 +247,10 @@ def _check_limits(description: ModelDescription) -> None:
 def _limit_context(description: ModelDescription, context: int | None) -> ModelDescription:
     if context is None:
         return description
-    if not 1 <= context <= description.context_max:
+    if not 1 <= context <= description.context_limit:
         raise UsageError(
             f"a context of {context} positions is not possible with this model",
-            f"Choose 1 to {description.context_max}, which its max_position_embeddings allows.",
+            f"Choose 1 to {description.context_limit}, which its config.json allows.",
         )
     return replace(description, context_max=context)
 
@@ -217,21 +260,21 @@ class _Job:
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
+        checkpoint: Weights,
         description: ModelDescription,
         out: Path,
-        quant: str,
-        kv: str,
+        options: Options,
         progress: Progress,
     ) -> None:
         self._checkpoint = checkpoint
         self._description = description
         self._out = out
-        self._quant = quant
-        self._kv = kv
-        self._formats = QUANTISATIONS[quant]
-        self._name = checkpoint.directory.resolve().name or "model"
-        self._files = source_files(checkpoint)
+        self._options = options
+        self._plan = options.plan
+        self._errors = ErrorMeter() if options.measure else None
+        self._origins = OriginMeter()
+        self._name = checkpoint.name
+        self._files = checkpoint.files
         weights = sum(tensor.bytes for tensor in checkpoint.tensors.values())
         self._source_bytes = weights
         self._meter = _Meter(progress, weights + sum(path.stat().st_size for path in self._files))
@@ -246,60 +289,72 @@ class _Job:
         what = self._description
         model = np.zeros((), MODEL)
         model["architecture"] = short_utf8(what.architecture, 39)
-        model["quantisation"] = short_utf8(self._quant, 23)
+        model["quantisation"] = short_utf8(self._plan.name, 23)
         model["vocab"], model["hidden"], model["layers"] = what.vocab, what.hidden, len(what.layers)
-        model["context_max"], model["rotary_dim"] = what.context_max, what.rotary_dim
-        model["kv_format"] = KV_FORMATS[self._kv]
+        model["context_max"], model["rotary_dim"] = what.context_max, what.rope.dim
+        model["kv_format"] = KV_FORMATS[self._options.kv_format]
         model["norm_eps"] = what.norm_eps
         model["eos_count"] = len(what.eos)
         model["eos"][: len(what.eos)] = what.eos
-        embedding = self._resident.place(what.embedding, self._formats.matrix)
+        plan = self._plan
+        embedding = self._resident.place(what.embedding, plan.encoding(Role.EMBEDDING), "embedding")
         model["embedding"] = embedding.entry()
-        model["final_norm"] = self._resident.place(what.final_norm, self._formats.matrix).entry()
-        head = embedding if what.head is None else self._resident.place(what.head, self._formats.matrix)
-        model["head"] = head.entry()
+        model["final_norm"] = self._resident.place(what.final_norm, plan.encoding(Role.VECTOR)).entry()
+        if what.head is None:
+            model["head"]["weight"] = embedding.entry()
+        else:
+            for path, source, role in what.head.tensors("head", Role.HEAD):
+                _set(model, path, self._resident.place(source, plan.encoding(role), "head").entry())
         layers = np.zeros(len(what.layers), LAYER)
         first_expert = 0
-        for record, layer in zip(layers, what.layers, strict=True):
-            self._lay_out_layer(record, layer, first_expert)
+        for index, (record, layer) in enumerate(zip(layers, what.layers, strict=True)):
+            self._lay_out_layer(record, layer, index, first_expert)
             first_expert += len(layer.experts)
         return model, layers
 
-    def _lay_out_layer(self, record: Any, layer: LayerDescription, first_expert: int) -> None:
-        record["heads"], record["kv_heads"], record["head_dim"] = layer.heads, layer.kv_heads, layer.head_dim
-        record["attention_scale"], record["norm_eps"] = layer.attention_scale, layer.norm_eps
-        record["router_kind"], record["experts"] = layer.router_kind, len(layer.experts)
-        record["top_k"], record["expert_width"] = layer.top_k, layer.expert_width
-        record["first_expert"] = first_expert
-        for field, source in layer.resident():
-            fmt = self._formats.router if field == "router" else self._formats.matrix
-            record[field] = self._resident.place(source, fmt).entry()
+    def _lay_out_layer(self, record: Any, layer: LayerDescription, index: int, first_expert: int) -> None:
+        for field, value in layer.attention.numbers().items():
+            record["attention"][field] = value
+        if layer.router is not None:
+            record["router"]["experts"] = len(layer.experts)
+            for field, value in layer.router.numbers().items():
+                record["router"][field] = value
+            record["first_expert"] = first_expert
+        record["activation"], record["limit"], record["alpha"] = layer.activation, layer.limit, layer.alpha
+        record["shared_width"] = 0 if layer.shared is None else layer.shared.width
+        record["expert_width"] = layer.expert_width
+        for path, source, role in layer.resident():
+            named = [part for part in path if part != "weight"]
+            placed = self._resident.place(source, self._plan.encoding(role, index), "layers", index, *named)
+            _set(record, path, placed.entry())
         shelves = []
         for expert in layer.experts:
             shelf = _Shelf()
-            for source in expert.tensors():
-                shelf.place(source, self._formats.matrix)
+            for path, source, role in expert.tensors(Role.EXPERTS):
+                # All experts of a layer have one layout, so each sets the same record.
+                encoding = self._plan.encoding(role, index)
+                placed = shelf.place(source, encoding, "layers", index, "experts", path[0])
+                _set(record, ("expert", *path), placed.entry())
             shelves.append(shelf)
-        for field, tensor in zip(("gate", "up", "down"), shelves[0].placed, strict=True):
-            record[field] = tensor.entry()
-        last = shelves[0].placed[-1]
-        record["expert_bytes"] = align_up(last.offset + last.bytes, PAGE)
+        if shelves:
+            last = shelves[0].placed[-1]
+            record["expert_bytes"] = align_up(last.offset + last.bytes, PAGE)
         self._expert_shelves.append(shelves)
 
     # ---------------------------------------------------------------------------------------------------- bytes
 
     def run(self) -> PackReport:
         what = self._description
-        directory = self._checkpoint.directory
-        chat = chat_facts(directory)
-        tokenizer, template, special = _compile_text(directory, what.vocab, chat)
+        chat = self._checkpoint.chat
+        tokenizer, template, special = _compile_text(self._checkpoint, what.vocab)
         card = build_card(
             self._checkpoint,
             what,
             name=self._name,
             packer=f"colibri-sdk {__version__}",
-            quantisation=self._quant,
-            kv=self._kv,
+            plan=self._plan,
+            kv=self._options.kv_format,
+            router=self._options.router,
             context=what.context_max,
             digests=hash_files(self._files, self._meter.advance),
             special_tokens=special,
@@ -318,18 +373,22 @@ class _Job:
                 add(SectionKind.TOKENIZER, tokenizer)
                 add(SectionKind.TEMPLATE, template)
             with writer.section(SectionKind.ROPE) as stream:
-                for piece in rotary.tables(what.rope_theta, what.rotary_dim, what.context_max):
+                for piece in rotary.tables(what.rope, what.context_max):
                     stream.write(piece)
                 sizes[SECTION_NAMES[SectionKind.ROPE]] = stream.written
             with writer.section(SectionKind.RESIDENT) as stream:
                 self._write_tensors(stream, self._resident, 0)
                 sizes[SECTION_NAMES[SectionKind.RESIDENT]] = stream.written
             directory_entries = np.zeros(sum(len(shelves) for shelves in self._expert_shelves), EXPERT)
-            add(SectionKind.EXPERT_DIR, directory_entries.tobytes())
-            with writer.section(SectionKind.EXPERTS) as stream:
-                self._write_experts(stream, directory_entries)
-                sizes[SECTION_NAMES[SectionKind.EXPERTS]] = stream.written
-            writer.rewrite(SectionKind.EXPERT_DIR, directory_entries.tobytes())
+            if directory_entries.size:
+                add(SectionKind.EXPERT_DIR, directory_entries.tobytes())
+                with writer.section(SectionKind.EXPERTS) as stream:
+                    self._write_experts(stream, directory_entries)
+                    sizes[SECTION_NAMES[SectionKind.EXPERTS]] = stream.written
+                writer.rewrite(SectionKind.EXPERT_DIR, directory_entries.tobytes())
+            card["origins"] = [astuple(origin) for origin in self._origins.results()]
+            if self._errors is not None:
+                card["quality"] = {"tensors": [astuple(error) for error in self._errors.results()]}
             add(SectionKind.CARD, encode_card(card))
         return PackReport(
             image=self._out,
@@ -337,14 +396,17 @@ class _Job:
             image_id=writer.image_id.hex(),
             name=self._name,
             architecture=what.architecture,
-            quantisation=self._quant,
-            kv_format=self._kv,
+            quantisation=self._plan.name,
+            kv_format=self._options.kv_format,
             context=what.context_max,
             parameters=what.parameters(),
             active_parameters=what.active_parameters(),
             source_bytes=self._source_bytes,
             has_tokenizer=bool(tokenizer),
             sections=sizes,
+            plan=self._plan.text,
+            origins=self._origins.results(),
+            errors=self._errors.results() if self._errors else (),
         )
 
     def _write_tensors(self, stream: SectionStream, shelf: _Shelf, start: int) -> None:
@@ -359,12 +421,30 @@ class _Job:
 
     def _write_tensor(self, stream: SectionStream, tensor: _Placed) -> None:
         source = tensor.source
-        stored = self._checkpoint.tensors[source.name]
-        width = stored.bytes // max(1, int(np.prod(stored.shape, dtype=np.int64)))
+        width = 0
+        if source.constant is None:
+            stored = self._checkpoint.tensors[source.name]
+            width = stored.bytes // max(1, int(np.prod(stored.shape, dtype=np.int64)))
         at_once = max(TILE_ROWS, _PIECE_NUMBERS // source.cols // TILE_ROWS * TILE_ROWS)
-        for piece in self._checkpoint.rows(source, at_once):
-            stream.write(pack_tensor(piece, tensor.format, source.title))
+        scale: np.float16 | None = None
+        pieces: Iterator[IntegerBlocks | Floats] = self._checkpoint.pieces(source, at_once, tensor.format)
+        if tensor.encoding.one_scale:
+            scale = min_max_scale(self._checkpoint.rows(source, at_once), source.title)
+            pieces = self._checkpoint.rows(source, at_once)
+        whole_blocks = source.constant is None
+        for piece in pieces:
+            whole_blocks = whole_blocks and isinstance(piece, IntegerBlocks)
+            if isinstance(piece, IntegerBlocks):
+                packed = pack_blocks(piece, tensor.format, source.title)
+            else:
+                packed = pack_tensor(piece, tensor.format, source.title, scale)
+            stream.write(packed)
+            if self._errors is not None:
+                self._errors.add(tensor.label, tensor.encoding, piece, packed)
             self._meter.advance(piece.size * width, source.title)
+        if source.constant is None:
+            stored_as = self._checkpoint.tensors[source.name].dtype
+            self._origins.add(tensor.label, source, stored_as, tensor.encoding, whole_blocks)
 
     def _write_experts(self, stream: SectionStream, entries: Any) -> None:
         """Every expert's blob, and its entry of the directory."""
@@ -382,18 +462,11 @@ class _Job:
                 position += 1
 
 
-def _compile_text(directory: Path, vocab: int, chat: ChatFacts) -> tuple[bytes, bytes, Mapping[str, int]]:
+def _compile_text(checkpoint: Weights, vocab: int) -> tuple[bytes, bytes, Mapping[str, int]]:
     """The tokenizer and template sections and the special tokens; nothing for a checkpoint without a tokenizer."""
-    tokenizer_json = directory / "tokenizer.json"
-    if not tokenizer_json.is_file():
-        other = [name for name in ("tokenizer.model", "vocab.json", "vocab.txt") if (directory / name).is_file()]
-        if other:
-            raise CheckpointError(
-                f"the checkpoint has a tokenizer in {other[0]}, which cannot be read",
-                "Save it as tokenizer.json with the transformers library.",
-                where=other[0],
-            )
+    tokenizer = checkpoint.tokenizer(vocab)
+    if tokenizer is None:
         return b"", b"", {}
-    tokenizer = compile_tokenizer(tokenizer_json, vocab)
+    chat = checkpoint.chat
     template = compile_template(chat.template, tokenizer, chat.token("bos_token"), chat.token("eos_token"))
     return tokenizer.section, template, tokenizer.special

@@ -8,7 +8,8 @@ stated order, so that the same checkpoint gives the same image on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,9 @@ _Q4_DIVISORS = (7.0, -8.0, -7.2, -8.8, 7.4)
 _Q4_FITS = 2
 
 
-def pack_tensor(matrix: Floats, fmt: Format, name: str) -> bytes:
-    """The bytes of [rows][cols] float32 in format `fmt`. `name` is for messages.
+def pack_tensor(matrix: Floats, fmt: Format, name: str, scale: np.float16 | None = None) -> bytes:
+    """The bytes of [rows][cols] float32 in format `fmt`. `name` is for messages. `scale`, with Format.Q8 only: the one
+    scale of all blocks, from min_max_scale.
 
     `rows` must be a multiple of 8 unless these are the matrix's last rows, so that a matrix can be packed in pieces.
     Raises CheckpointError when a number is NaN or infinite or does not fit the format.
@@ -46,6 +48,8 @@ def pack_tensor(matrix: Floats, fmt: Format, name: str) -> bytes:
             "NaN and infinity cannot be run; the checkpoint is damaged or its training diverged.",
             where=name,
         )
+    if scale is not None:
+        return _pack_one_scale(matrix, scale).tobytes()
     return _PACKERS[fmt](matrix, name).tobytes()
 
 
@@ -135,10 +139,40 @@ def _pack_q8(matrix: Floats, name: str) -> Packed:
     short = amax > scale.astype(np.float32) * np.float32(127.5)
     scale = np.where(short, np.nextafter(scale, np.float16(np.inf)), scale)
     q = np.clip(np.rint(_divide(blocks, scale)), -127, 127).astype(np.int8)
+    return _tiles_q8(scale, q)
+
+
+def _tiles_q8(scale: Halves, q: npt.NDArray[np.int8]) -> Packed:
+    """Scales [row group][row][block] and integers [row group][row][block][32] as tiles."""
     tiles = np.zeros((q.shape[0], q.shape[2]), TILE_Q8)
     tiles["scale"] = scale.transpose(0, 2, 1)
     tiles["q"] = _interleave(q)
     return tiles
+
+
+def min_max_scale(pieces: Iterable[Floats], name: str) -> np.float16:
+    """The scale of a whole matrix: the smallest that reaches its minimum with -128 and its maximum with 127.
+
+    Rounding to binary16 may cut the two off by at most half a step, as rounding does everywhere else.
+    """
+    low = high = np.float32(0)
+    for piece in pieces:
+        if np.isfinite(piece).all():  # otherwise pack_tensor says where
+            low, high = min(low, piece.min()), max(high, piece.max())
+    scale = _to_half(np.maximum(high / np.float32(127), -low / np.float32(128)))[()]
+    if not np.isfinite(scale):
+        raise _too_large(name, "i8", float(max(high, -low)))
+    wide = np.float32(scale)
+    short = high > wide * np.float32(127.5) or -low > wide * np.float32(128.5)
+    return np.float16(np.nextafter(scale, np.float16(np.inf)) if short else scale)
+
+
+def _pack_one_scale(matrix: Floats, scale: np.float16) -> Packed:
+    """q = round-half-even(w / scale), -128 .. 127; the scale of rows that pad the last tile is 0."""
+    blocks = _blocks(matrix)
+    scales = np.zeros(blocks.shape[:3], np.float16)
+    scales.reshape(-1, blocks.shape[2])[: matrix.shape[0]] = scale
+    return _tiles_q8(scales, np.clip(np.rint(_divide(blocks, scales)), -128, 127).astype(np.int8))
 
 
 def _sum_block(values: Floats) -> Floats:
@@ -190,12 +224,50 @@ def _pack_q4(matrix: Floats, name: str) -> Packed:
         above, below = _sum_block(blocks * q), _sum_block(q * q)
         consider(_to_half(np.divide(above, below, out=np.zeros_like(above), where=below != 0)))
 
-    q = _q4_integers(blocks, best_scale)
-    nibbles = _interleave((q + np.float32(8)).astype(np.int8)).astype(np.uint8)
+    return _tiles_q4(best_scale, _q4_integers(blocks, best_scale).astype(np.int8))
+
+
+def _tiles_q4(scale: Halves, q: npt.NDArray[np.int8]) -> Packed:
+    """Scales [row group][row][block] and integers [row group][row][block][32], -8 .. 7, as tiles."""
+    nibbles = _interleave(q + np.int8(8)).astype(np.uint8)
     tiles = np.zeros((nibbles.shape[0], nibbles.shape[1]), TILE_Q4)
-    tiles["scale"] = best_scale.transpose(0, 2, 1)
+    tiles["scale"] = scale.transpose(0, 2, 1)
     tiles["q"] = nibbles[:, :, 0::2] | (nibbles[:, :, 1::2] << 4)
     return tiles
+
+
+@dataclass(frozen=True)
+class IntegerBlocks:
+    """Rows of a matrix as some checkpoints store them and as tiles hold them: scale x integer, in blocks of 32."""
+
+    scale: Halves  # [rows][blocks]
+    q: npt.NDArray[np.int8]  # [rows][blocks][32]
+
+    @property
+    def size(self) -> int:
+        """Number of weights."""
+        return self.q.size
+
+
+def pack_blocks(rows: IntegerBlocks, fmt: Format, name: str) -> bytes:
+    """The bytes of rows whose blocks are taken over bit for bit, in Q8 or, where integers are -8 .. 7, in Q4.
+
+    The condition on the number of rows is pack_tensor's. Raises CheckpointError when a scale is NaN or infinite.
+    """
+    if not np.isfinite(rows.scale).all():
+        row, block = (int(i) for i in np.argwhere(~np.isfinite(rows.scale))[0])
+        raise CheckpointError(
+            f"tensor {name} has the scale {rows.scale[row, block]} at row {row}, block {block}",
+            "NaN and infinity cannot be run; the checkpoint is damaged.",
+            where=name,
+        )
+    height, blocks = rows.scale.shape
+    groups = align_up(height, TILE_ROWS) // TILE_ROWS
+    scale = np.zeros((groups * TILE_ROWS, blocks), np.float16)
+    q = np.zeros((groups * TILE_ROWS, blocks, BLOCK), np.int8)
+    scale[:height], q[:height] = rows.scale, rows.q
+    shaped = scale.reshape(groups, TILE_ROWS, blocks), q.reshape(groups, TILE_ROWS, blocks, BLOCK)
+    return (_tiles_q8 if fmt is Format.Q8 else _tiles_q4)(*shaped).tobytes()
 
 
 _PACKERS: dict[Format, Callable[[Floats, str], Packed]] = {

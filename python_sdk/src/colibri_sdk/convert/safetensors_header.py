@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from colibri_sdk.convert.weights import StoredTensor
 from colibri_sdk.errors import CheckpointError
 
 # As in the safetensors library: a longer header is refused, whatever the file's size.
 MAX_HEADER_BYTES = 100_000_000
+
+# A tensor has about ten; the largest models have some ten thousand tensors in all their files together.
+_MAX_HEADER_PARTS = 2_000_000
 
 # Floating-point types that checkpoints carry and the packer reads: bytes per number.
 READABLE_DTYPES: dict[str, int] = {"F32": 4, "F16": 2, "BF16": 2}
@@ -28,22 +31,6 @@ _OTHER_DTYPES: dict[str, int] = {
 }  # fmt: skip
 
 _DOWNLOAD_AGAIN = "The file is damaged or was not downloaded to its end: fetch it again."
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """What a shard's header says about one tensor."""
-
-    name: str
-    shard: Path
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int  # bytes from the start of the shard's data
-    end: int
-
-    @property
-    def bytes(self) -> int:
-        return self.end - self.begin
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
@@ -83,6 +70,10 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _parse(path: Path, text: bytes) -> dict[str, Any]:
+    # What these characters separate becomes objects, of which a few million bytes can make very many.
+    parts = sum(text.count(character) for character in (b"{", b"[", b","))
+    if parts > _MAX_HEADER_PARTS:
+        raise _error(path, f"has a header of {parts} parts; {_MAX_HEADER_PARTS} are possible", "It may be damaged.")
     try:
         header = json.loads(text.decode("utf-8"), object_pairs_hook=_refuse_duplicates)
     except (ValueError, RecursionError) as error:
@@ -99,6 +90,8 @@ def _is_count(value: Any) -> bool:
 
 def _tensor(path: Path, name: str, entry: Any) -> StoredTensor:
     """One header entry as a StoredTensor; its own fields must make sense and agree."""
+    if not name:
+        raise _error(path, "has a tensor with an empty name", _DOWNLOAD_AGAIN)
     shape = entry.get("shape") if isinstance(entry, dict) else None
     offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
     dtype = entry.get("dtype") if isinstance(entry, dict) else None

@@ -59,8 +59,12 @@ def compile_tokenizer(tokenizer_json: Path, vocab: int) -> CompiledTokenizer:
     """Reads tokenizer.json; `vocab` is the number of the model's embeddings, which no token id may reach.
 
     Raises CheckpointError, which names the field, for anything that the engine would do differently."""
-    source = _Source(tokenizer_json.name)
-    config = source.read(tokenizer_json)
+    return compile_config(tokenizer_json.name, _Source(tokenizer_json.name).read(tokenizer_json), vocab)
+
+
+def compile_config(name: str, config: Mapping[str, Any], vocab: int) -> CompiledTokenizer:
+    """The same of a document that is read already, or was made from another kind of file; `name` is for messages."""
+    source = _Source(name)
     _check_pipeline(source, config)
     model = source.mapping(config.get("model"), "model")
     _check_model(source, model)

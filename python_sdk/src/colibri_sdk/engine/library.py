@@ -18,7 +18,7 @@ from colibri_sdk.engine.memory import MappedImage
 from colibri_sdk.errors import BuildError, UsageError
 from colibri_sdk.status import failure
 
-KV_CHOICES = {"image": 0, "f32": 1, "f16": 2}
+KV_CHOICES = {"image": 0, "f32": 1, "f16": 2, "q8": 3}
 _KV_NAMES = {value: name for name, value in KV_CHOICES.items()}
 
 
@@ -213,5 +213,5 @@ class Library:
 
 
 def kv_name(value: int) -> str:
-    """ "f32" or "f16" of an enum colibri_kv_format."""
+    """ "f32", "f16" or "q8" of an enum colibri_kv_format."""
     return _KV_NAMES.get(int(value), str(value))

@@ -8,7 +8,9 @@ meaning of each field is documented there and in docs/image-format.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +36,7 @@ MAX_CONTEXT = 1 << 22
 MAX_LAYERS = 4096
 MAX_EXPERTS = 65536
 MAX_TOP_K = 64
+MAX_INTEGER_SHIFT = 16
 
 
 class Prng(IntEnum):
@@ -69,10 +72,37 @@ class Format(IntEnum):
     Q4 = 5
 
 
-class RouterKind(IntEnum):
-    """enum col_router_kind: how a layer chooses its experts."""
+class QkNorm(IntEnum):
+    """enum col_qk_norm: what of queries and keys is normalised."""
 
-    TOPK_SOFTMAX = 1
+    NONE = 0
+    HEAD = 1
+    FULL = 2
+    LATENT = 3
+
+
+class RouterScore(IntEnum):
+    """enum col_router_score: how a router's logits become scores."""
+
+    LOGIT = 1
+    SOFTMAX = 2
+    SIGMOID = 3
+    INTEGER = 4
+    HASH = 5
+
+
+class GroupScore(IntEnum):
+    """enum col_group_score: what a group of experts is worth."""
+
+    MAX = 1
+    TOP_TWO = 2
+
+
+class Activation(IntEnum):
+    """enum col_activation_kind."""
+
+    SWIGLU = 1
+    SWIGLU_CLAMPED = 2
 
 
 class TokenizerKind(IntEnum):
@@ -110,6 +140,7 @@ class KvFormat(IntEnum):
     IMAGE = 0
     F32 = 1
     F16 = 2
+    Q8 = 3
 
 
 HEADER = np.dtype(
@@ -154,6 +185,8 @@ TENSOR = np.dtype(
     ]
 )
 
+LINEAR = np.dtype([("weight", TENSOR), ("bias", TENSOR)])
+
 MODEL = np.dtype(
     [
         ("architecture", "S40"),
@@ -170,34 +203,80 @@ MODEL = np.dtype(
         ("reserved", "<u4", (4,)),
         ("embedding", TENSOR),
         ("final_norm", TENSOR),
-        ("head", TENSOR),
+        ("head", LINEAR),
     ]
 )
 
-LAYER = np.dtype(
+ATTENTION = np.dtype(
     [
         ("heads", "<u4"),
         ("kv_heads", "<u4"),
+        ("query_dim", "<u4"),
         ("head_dim", "<u4"),
-        ("attention_scale", "<f4"),
+        ("value_dim", "<u4"),
+        ("output_dim", "<u4"),
+        ("rotary_dim", "<u4"),
+        ("window", "<u4"),
+        ("qk_norm", "<u4"),
+        ("scale", "<f4"),
         ("norm_eps", "<f4"),
-        ("router_kind", "<u4"),
+        ("qk_norm_eps", "<f4"),
+        ("clip", "<f4"),
+        ("reserved", "<u4", (3,)),
+        ("norm", TENSOR),
+        ("query_down", LINEAR),
+        ("query_down_norm", TENSOR),
+        ("query", LINEAR),
+        ("key", LINEAR),
+        ("value", LINEAR),
+        ("query_norm", TENSOR),
+        ("key_norm", TENSOR),
+        ("sinks", TENSOR),
+        ("absorb", TENSOR),
+        ("expand", TENSOR),
+        ("output", LINEAR),
+    ]
+)
+
+ROUTER = np.dtype(
+    [
         ("experts", "<u4"),
         ("top_k", "<u4"),
+        ("score", "<u4"),
+        ("normalise", "<u4"),
+        ("scale", "<f4"),
+        ("groups", "<u4"),
+        ("top_groups", "<u4"),
+        ("group_score", "<u4"),
+        ("map_first", "<u4"),
+        ("map_tokens", "<u4"),
+        ("integer_scale", "<f4"),
+        ("integer_shift", "<u4"),
+        ("reserved", "<u4", (4,)),
+        ("gate", LINEAR),
+        ("correction", TENSOR),
+        ("integer_table", TENSOR),
+    ]
+)
+
+FFN = np.dtype([("gate", LINEAR), ("up", LINEAR), ("down", LINEAR)])
+
+LAYER = np.dtype(
+    [
+        ("attention", ATTENTION),
+        ("router", ROUTER),
+        ("activation", "<u4"),
+        ("limit", "<f4"),
+        ("alpha", "<f4"),
+        ("shared_width", "<u4"),
         ("expert_width", "<u4"),
         ("first_expert", "<u4"),
         ("expert_bytes", "<u8"),
-        ("reserved", "<u4", (4,)),
-        ("attention_norm", TENSOR),
-        ("query", TENSOR),
-        ("key", TENSOR),
-        ("value", TENSOR),
-        ("output", TENSOR),
-        ("expert_norm", TENSOR),
-        ("router", TENSOR),
-        ("gate", TENSOR),
-        ("up", TENSOR),
-        ("down", TENSOR),
+        ("reserved", "<u4", (8,)),
+        ("norm", TENSOR),
+        ("shared_gate", TENSOR),
+        ("shared", FFN),
+        ("expert", FFN),
     ]
 )
 
@@ -257,6 +336,7 @@ CONSTANTS: dict[str, int] = {
     "COL_MAX_LAYERS": MAX_LAYERS,
     "COL_MAX_EXPERTS": MAX_EXPERTS,
     "COL_MAX_TOP_K": MAX_TOP_K,
+    "COL_MAX_INTEGER_SHIFT": MAX_INTEGER_SHIFT,
 }
 
 # The C struct that each dtype mirrors.
@@ -267,6 +347,10 @@ STRUCTS: dict[str, np.dtype[np.void]] = {
     "col_tile_q4": TILE_Q4,
     "col_tensor": TENSOR,
     "col_model": MODEL,
+    "col_linear": LINEAR,
+    "col_attention": ATTENTION,
+    "col_router": ROUTER,
+    "col_ffn": FFN,
     "col_layer": LAYER,
     "col_expert": EXPERT,
     "col_tokenizer": TOKENIZER,
@@ -280,13 +364,32 @@ ENUMS: dict[str, tuple[type[IntEnum], str]] = {
     "col_prng": (Prng, "COL_PRNG_"),
     "col_section_kind": (SectionKind, "COL_SECTION_"),
     "col_format": (Format, "COL_"),
-    "col_router_kind": (RouterKind, "COL_ROUTER_"),
+    "col_qk_norm": (QkNorm, "COL_QK_NORM_"),
+    "col_router_score": (RouterScore, "COL_SCORE_"),
+    "col_group_score": (GroupScore, "COL_GROUP_"),
+    "col_activation_kind": (Activation, "COL_ACTIVATION_"),
     "col_tokenizer_kind": (TokenizerKind, "COL_TOKENIZER_"),
     "col_pretokenizer": (Pretokenizer, "COL_PRETOKENIZER_"),
     "col_char_class": (CharClass, "COL_CLASS_"),
     "col_segment_kind": (SegmentKind, "COL_SEGMENT_"),
     "colibri_kv_format": (KvFormat, "COLIBRI_KV_"),
 }
+
+
+def tensor_paths(dtype: np.dtype[np.void]) -> Iterator[tuple[str, ...]]:
+    """Where a struct's col_tensor entries are: field names from the outside in, ("attention", "query", "weight")."""
+    for name in dtype.names or ():
+        if dtype[name] == TENSOR:
+            yield (name,)
+        elif dtype[name].names:
+            yield from ((name, *rest) for rest in tensor_paths(dtype[name]))
+
+
+def member(record: Any, path: tuple[str, ...]) -> Any:
+    """record[path[0]][path[1]] and so on, of one struct or of an array of them."""
+    for name in path:
+        record = record[name]
+    return record
 
 
 def align_up(value: int, step: int) -> int:

@@ -147,27 +147,32 @@ class ImageFile:
     def section_bytes(self, kind: SectionKind) -> bytes:
         """A copy of one section."""
         section = self._section(kind)
-        return bytes(self._data[section.offset : section.offset + section.bytes])
+        return self.bytes_at(section.offset, section.bytes)
+
+    def bytes_at(self, offset: int, count: int) -> bytes:
+        """A copy of `count` bytes from byte `offset` of the image."""
+        return bytes(self._data[offset : offset + count])
 
     # ---------------------------------------------------------------------------------------------------- numbers
 
     def resident_tensor(self, tensor: Record) -> npt.NDArray[np.float32]:
-        """A tensor of the resident section, e.g. `image.layers[0]["query"]`, as float32 [rows][cols]."""
+        """A tensor of the resident section, e.g. `image.model["embedding"]`, as float32 [rows][cols]."""
         section = self._section(SectionKind.RESIDENT)
         return self._tensor(tensor, section.offset, section.bytes, "resident")
 
     def expert_tensor(self, layer: int, expert: int, field: str) -> npt.NDArray[np.float32]:
         """`gate`, `up` or `down` of one expert as float32 [rows][cols]."""
         record = self.layers[layer]
-        if not 0 <= expert < int(record["experts"]):
-            raise UsageError(f"layer {layer} has {record['experts']} experts, not {expert}", "Count from 0.")
+        experts = int(record["router"]["experts"])
+        if not 0 <= expert < experts:
+            raise UsageError(f"layer {layer} has {experts} experts, not {expert}", "Count from 0.")
         section = self._section(SectionKind.EXPERTS)
         at = int(record["first_expert"]) + expert
         if at >= len(self.experts):
             raise self._error(Status.E_IMAGE_EXPERT, "expert-dir", at, len(self.experts), "lacks experts")
         entry = self.experts[at]
         offset, length = self._blob(entry, section)
-        return self._tensor(record[field], offset, length, f"expert {layer}/{expert}")
+        return self._tensor(record["expert"][field]["weight"], offset, length, f"expert {layer}/{expert}")
 
     def rotary_tables(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Cosines and sines, each [context_max][rotary_dim / 2]."""

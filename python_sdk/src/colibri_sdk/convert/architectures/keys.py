@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
+from colibri_sdk.convert.checks import is_usable
 from colibri_sdk.errors import CheckpointError
 
 # The image's fields are uint32; anything near that is a damaged file.
@@ -33,6 +33,16 @@ def positive_integer(
     return value
 
 
+def integer(config: Mapping[str, Any], key: str, default: int, *, smallest: int = 0) -> int:
+    """config[key] as an integer from `smallest`. null and a missing key give `default`."""
+    value = config.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= _LARGEST:
+        raise _wrong(key, value, f"an integer from {smallest}")
+    return value
+
+
 def positive_number(config: Mapping[str, Any], key: str, default: float | None = None) -> float:
     """config[key] as a finite number above 0. null and a missing key give `default`, an error without one."""
     value = config.get(key)
@@ -40,9 +50,19 @@ def positive_number(config: Mapping[str, Any], key: str, default: float | None =
         if default is None:
             raise CheckpointError(f"config.json has no {key}", "Fetch config.json again.", where=key)
         return default
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value) or value <= 0:
+    if not is_usable(value):
         raise _wrong(key, value, "a positive number")
     return float(value)
+
+
+def optional_integer(config: Mapping[str, Any], key: str, default: int = 0) -> int:
+    """config[key] as an integer from 0 on; null and a missing key give `default`."""
+    value = config.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST:
+        raise _wrong(key, value, "an integer from 0 on")
+    return value
 
 
 def only(config: Mapping[str, Any], key: str, *allowed: Any) -> None:
@@ -57,40 +77,22 @@ def only(config: Mapping[str, Any], key: str, *allowed: Any) -> None:
         )
 
 
-def rope_theta(config: Mapping[str, Any], default: float) -> float:
-    """The rotary base, in either spelling: rope_theta with rope_scaling, or both inside rope_parameters.
+def switch(config: Mapping[str, Any], key: str, default: bool) -> bool:
+    """config[key] as true or false; null and a missing key give `default`."""
+    value = config.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise _wrong(key, value, "true or false")
+    return value
 
-    Raises CheckpointError for every scaling of rotary angles other than none.
-    """
-    for key in ("rope_scaling", "rope_parameters"):
-        block = config.get(key)
-        if block is None:
-            continue
-        if not isinstance(block, dict):
-            raise _wrong(key, block, "an object or null")
-        kind = block.get("rope_type", block.get("type", "default"))
-        if kind != "default":
-            raise CheckpointError(
-                f"config.json scales rotary positions with {key}.rope_type = {kind!r}, which is not supported",
-                "Supported: 'default'. Pack a checkpoint without context extension.",
-                where=key,
-            )
-        if block.get("partial_rotary_factor", 1.0) != 1.0:
-            raise CheckpointError(
-                f"config.json has {key}.partial_rotary_factor = {block['partial_rotary_factor']!r}, "
-                "which is not supported",
-                "Supported: 1.0.",
-                where=key,
-            )
-    outer = positive_number(config, "rope_theta", default)
-    inner = positive_number(config.get("rope_parameters") or {}, "rope_theta", outer)
-    if config.get("rope_theta") is not None and inner != outer:
-        raise CheckpointError(
-            f"config.json gives rope_theta as {outer} and, in rope_parameters, as {inner}",
-            "Fetch config.json again.",
-            where="rope_theta",
-        )
-    return inner
+
+def integers(config: Mapping[str, Any], key: str) -> tuple[int, ...]:
+    """config[key] as a list of integers; null and a missing key give an empty one."""
+    value = config.get(key) or []
+    if not isinstance(value, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in value):
+        raise _wrong(key, value, "a list of integers")
+    return tuple(value)
 
 
 def end_tokens(config: Mapping[str, Any], vocab: int, limit: int) -> tuple[int, ...]:
