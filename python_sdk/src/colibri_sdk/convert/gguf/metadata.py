@@ -116,6 +116,9 @@ class Metadata:
             known = " or ".join(str(one) for one in allowed)
             self.refuse(f"has {self.architecture}.{suffix} = {_shown(value)}, which is not supported", f"{known} is.")
 
+    def was_asked_for(self, suffix: str) -> bool:
+        return suffix in self._asked
+
     def check_all_known(self) -> None:
         prefix = f"{self.architecture}."
         suffixes = {key.removeprefix(prefix) for key in self.values if key.startswith(prefix)}
@@ -194,7 +197,7 @@ def to_config(
     for suffix, allowed in known.expected.items():
         meta.expect(suffix, allowed)
     for suffix, allowed in _EXPECTED_EVERYWHERE.items():
-        if suffix not in meta._asked:
+        if not meta.was_asked_for(suffix):
             meta.expect(suffix, allowed)
     meta.check_all_known()
     return config
