@@ -7,8 +7,8 @@ costliest paths that start at different functions whose address is taken (found 
 
 This is a true bound as long as calls through pointers nest at most INDIRECT_DEPTH deep and no function is entered
 again through a pointer while it runs. The longest such chain in the runtime: a request's handler -> the engine's poll
-hook -> the handler of a request that is answered meanwhile -> the link's hook -> the watchdog driver -> the clock. Recursion by direct calls makes the result unbounded (None), as does a
-frame whose size is not known at compile time.
+hook -> the handler of a request that is answered meanwhile -> the link's hook -> the watchdog driver -> the clock.
+Recursion by direct calls makes the result unbounded (None), as does a frame whose size is not known at compile time.
 """
 
 import re

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 CONSOLES = pytest.StashKey[list[tuple[str, Callable[[], bytes]]]]()
 
+# What a failure shows of a console: its end.
+CONSOLE_BYTES = 16_384
+
 PackModel = Callable[[str], Path]
 
 
@@ -157,5 +160,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     if report.failed:
         for name, console in item.stash.get(CONSOLES, []):
-            report.sections.append((f"console of {name}", console().decode("utf-8", "backslashreplace")))
+            text = console()[-CONSOLE_BYTES:].decode("utf-8", "backslashreplace")
+            report.sections.append((f"console of {name}", text))
     return report

@@ -91,17 +91,20 @@ TOOLCHAINS = {
 }
 
 
-def kernel_objects(toolchain: Toolchain, directory: Path, contract: str = SEPARATE) -> list[Path]:
-    """All of the kernels and what they need. `contract` FUSED is how they must never be compiled."""
-    sources = [KERNELS / name for name in PORTABLE]
-    sources += [ENGINE / name for name in ("numeric.c", "sha256.c", "crc32.c")]
-    fma = FMA[toolchain.architecture] if contract == FUSED else []
-    flags = [contract, *fma]
-    objects = [toolchain.compile(source, directory / f"{source.stem}.o", *flags) for source in sources]
-    specific = SPECIFIC[toolchain.architecture]
-    if specific is not None:
-        objects.append(toolchain.compile(KERNELS / specific, directory / "specific.o", *flags))
-    return objects
+def kernel_objects(
+    toolchain: Toolchain, directory: Path, portable: str = SEPARATE, specific: str = SEPARATE
+) -> list[Path]:
+    """All of the kernels and what they need, the portable files and the architecture's own each with SEPARATE or with
+    FUSED, which is how they must never be compiled."""
+    own = SPECIFIC[toolchain.architecture]
+    sources = {KERNELS / name: portable for name in PORTABLE}
+    sources |= {ENGINE / name: portable for name in ("numeric.c", "sha256.c", "crc32.c")}
+    sources |= {KERNELS / own: specific} if own else {}
+    flags = {SEPARATE: [SEPARATE], FUSED: [FUSED, *FMA[toolchain.architecture]]}
+    return [
+        toolchain.compile(source, directory / f"{source.stem}.o", *flags[contract])
+        for source, contract in sources.items()
+    ]
 
 
 # In the order of driver.c's enum.

@@ -177,7 +177,8 @@ static colibri_status attend(struct colibri *engine, uint32_t layer, uint32_t he
     return COLIBRI_OK;
 }
 
-/* y[rows of one head] = the head's part of `tensor` times x[cols]; x is copied, because a product's input is padded. */
+/* y[rows of one head, padded to a tile] = the head's part of `tensor` times x[cols]; x is copied, because a product's
+ * input is padded. */
 static colibri_status head_product(struct colibri *engine, const struct col_tensor *tensor, uint32_t head,
                                    uint32_t rows, const float *x, float *y)
 {
@@ -206,9 +207,13 @@ static colibri_status attend_latent(struct colibri *engine, uint32_t layer, uint
     if (status == COLIBRI_OK) {
         status = attend(engine, layer, head, position, b->head_query, b->head_latent);
     }
-    return status != COLIBRI_OK
-               ? status
-               : head_product(engine, &a->expand, head, a->output_dim, b->head_latent, out);
+    if (status == COLIBRI_OK) {
+        status = head_product(engine, &a->expand, head, a->output_dim, b->head_latent, b->head_query);
+    }
+    for (uint32_t i = 0; i < a->output_dim && status == COLIBRI_OK; i++) {
+        out[i] = b->head_query[i];
+    }
+    return status;
 }
 
 colibri_status col_attention(struct colibri *engine, uint32_t layer, uint32_t n)

@@ -174,10 +174,11 @@ struct col_attention {
     struct col_tensor query_norm;      /* see qk_norm */
     struct col_tensor key_norm;
     struct col_tensor sinks;           /* may not exist: [heads], a logit that takes part in the softmax and has no value */
-    struct col_tensor absorb;          /* latent only: per head [value_dim][query_dim - rotary_dim], heads one below the other:
+    struct col_tensor absorb;          /* latent only: per head [value_dim][query_dim - rotary_dim], heads one below the other,
+                                          each from a tile on, so that its rows are padded to a multiple of COL_TILE_ROWS:
                                           what turns the query's rest into the latent space */
-    struct col_tensor expand;          /* latent only: per head [output_dim][value_dim], heads one below the other: what turns
-                                          the attended latent into the head's output */
+    struct col_tensor expand;          /* latent only: per head [output_dim][value_dim], in the same way: what turns the
+                                          attended latent into the head's output */
     struct col_linear output;          /* [hidden][heads * output_dim] */
 };
 COL_ASSERT_SIZE(struct col_attention, 608);

@@ -149,13 +149,7 @@ static colibri_status check_heads(const struct col_image *image, const struct co
         if (a->rotary_dim >= a->query_dim || a->rotary_dim >= a->head_dim) {
             return col_fail(COLIBRI_E_IMAGE_DIMENSION, detail, "rotary_dim", a->rotary_dim, a->query_dim);
         }
-        COL_REQUIRE(check_range(a->value_dim, a->head_dim - a->rotary_dim, a->head_dim - a->rotary_dim, "value_dim",
-                                detail));
-        /* A head's rows must begin with a tile. */
-        if (a->value_dim % COL_TILE_ROWS != 0u || a->output_dim % COL_TILE_ROWS != 0u) {
-            return col_fail(COLIBRI_E_IMAGE_DIMENSION, detail, "output_dim", a->output_dim, COL_TILE_ROWS);
-        }
-        return COLIBRI_OK;
+        return check_range(a->value_dim, a->head_dim - a->rotary_dim, a->head_dim - a->rotary_dim, "value_dim", detail);
     }
     COL_REQUIRE(check_range(a->rotary_dim, 0, a->head_dim, "rotary_dim", detail));
     COL_REQUIRE(check_range(a->query_dim, a->head_dim, a->head_dim, "query_dim", detail));
@@ -200,9 +194,10 @@ static colibri_status check_attention(struct col_image *image, const struct col_
     COL_REQUIRE(check_vector(&a->sinks, !absent(&a->sinks), a->heads, limit, "sinks", detail));
     COL_REQUIRE(check_linear(&a->output, true, hidden, a->heads * a->output_dim, limit, "output", detail));
     if (latent) {
-        COL_REQUIRE(check_tensor(&a->absorb, a->heads * a->value_dim, a->query_dim - a->rotary_dim, limit, "absorb",
-                                 detail));
-        COL_REQUIRE(check_tensor(&a->expand, a->heads * a->output_dim, a->value_dim, limit, "expand", detail));
+        COL_REQUIRE(check_tensor(&a->absorb, a->heads * col_round_up(a->value_dim, COL_TILE_ROWS),
+                                 a->query_dim - a->rotary_dim, limit, "absorb", detail));
+        COL_REQUIRE(check_tensor(&a->expand, a->heads * col_round_up(a->output_dim, COL_TILE_ROWS), a->value_dim, limit,
+                                 "expand", detail));
     } else {
         COL_REQUIRE(must_be_absent(&a->expand, "expand", detail));
     }
@@ -211,7 +206,8 @@ static colibri_status check_attention(struct col_image *image, const struct col_
     w->query = max_u32(w->query, max_u32(query, a->heads * a->head_dim));
     w->kv = max_u32(w->kv, max_u32(key, value));
     w->attended = max_u32(w->attended, a->heads * max_u32(a->value_dim, a->output_dim));
-    w->head = max_u32(w->head, max_u32(max_u32(a->query_dim, a->head_dim), max_u32(a->value_dim, a->output_dim)));
+    const uint32_t head = max_u32(max_u32(a->query_dim, a->head_dim), max_u32(a->value_dim, a->output_dim));
+    w->head = max_u32(w->head, latent ? head + COL_TILE_ROWS - 1u : head); /* products per head write whole tiles */
     return COLIBRI_OK;
 }
 

@@ -26,7 +26,7 @@ struct col_widths {
     uint32_t query;    /* heads * the larger of query_dim and head_dim */
     uint32_t kv;       /* kv_heads * the larger of head_dim and value_dim */
     uint32_t attended; /* heads * the larger of value_dim and output_dim */
-    uint32_t head;     /* one head's largest dimension */
+    uint32_t head;     /* one head's largest dimension; latent: and a tile's padding */
     uint32_t ffn;      /* shared_width and expert_width */
     uint32_t experts;  /* experts of one layer; 0: a dense model */
     uint32_t top_k;

@@ -176,7 +176,7 @@ static colibri_status read_generate(struct service *service, struct reader *body
     generation->flags = read_u16(body);
     uint16_t segments = read_u16(body);
     uint16_t stops = read_u16(body);
-    (void)read_u16(body);
+    generation->call.slide_keep = read_u16(body);
     generation->call.max_tokens = read_u32(body);
     generation->call.sampling.top_k = read_u32(body);
     generation->call.sampling.temperature = read_f32(body);
@@ -199,6 +199,7 @@ static colibri_status read_generate(struct service *service, struct reader *body
     }
     generation->call.prompt = service->model.ids;
     generation->call.ignore_eos = (generation->flags & GENERATE_IGNORE_EOS) != 0;
+    generation->call.slide = (generation->flags & GENERATE_SLIDE) != 0;
     return status;
 }
 
@@ -265,6 +266,7 @@ static colibri_status run_logits(struct service *service, size_t count, uint32_t
     const float *logits = NULL;
     size_t first = count - last + 1u; /* tokens up to the first row that is asked for */
     colibri_reset(model->engine);
+    colibri_expect(model->engine, (uint32_t)count);
     colibri_status status = colibri_prefill(model->engine, model->ids, first, &logits);
     for (size_t i = first; status == COLIBRI_OK; i++) {
         send_routes(service);

@@ -148,6 +148,7 @@ static void leave_session(struct link *link)
     link->fresh = 0;
     link->next = 0;
     link->backoff = 0;
+    link->went_back = false;
 }
 
 static void answer_syn(struct link *link)
@@ -223,8 +224,11 @@ static void on_acknowledgement(struct link *link, const struct frame *frame)
             link->backoff--; /* not to 0 at once: the line may be slower than it says */
         }
         link->timer = now(link);
+        link->went_back = false;
     }
-    if (frame->kind == FRAME_NAK && link->sent != link->base) {
+    /* Once: on a line with long buffers the next NAKs are older than what was sent again. */
+    if (frame->kind == FRAME_NAK && link->sent != link->base && !link->went_back) {
+        link->went_back = true;
         link->sent = link->base;
         link->timer = now(link);
     }
@@ -316,6 +320,7 @@ static void check_timers(struct link *link)
             send_frame(link, FRAME_PING, 0, NULL, 0); /* the host had no room; its ACK will say whether it has now */
         }
         link->sent = link->base;
+        link->went_back = false;
         link->timer = time;
         link->backoff = (uint8_t)(link->backoff < 8 ? link->backoff + 1 : 8);
     }

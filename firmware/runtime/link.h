@@ -85,7 +85,8 @@ struct link {
     uint8_t fresh;         /* next frame that was never on the line */
     uint8_t next;          /* next number to give */
     uint8_t credit;        /* of the host, from `base` */
-    uint8_t backoff;       /* how often the timer ran out without progress */
+    uint8_t backoff;       /* how often the timer ran out, less how often there was progress */
+    bool went_back;        /* a NAK was obeyed since `base` moved or the timer ran out */
     uint64_t timer;        /* ticks when it was started */
     uint32_t payload_limit;
     uint32_t building;     /* bytes in slot[next] so far */

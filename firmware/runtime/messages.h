@@ -40,7 +40,8 @@ enum generate_flag {
     GENERATE_IGNORE_EOS = 2,
     GENERATE_TRACE_LOGITS = 4,
     GENERATE_TRACE_ROUTING = 8,
-    GENERATE_FLAGS = 15
+    GENERATE_SLIDE = 16,
+    GENERATE_FLAGS = 31
 };
 enum segment_kind { SEGMENT_TEXT = 1, SEGMENT_IDS = 2 };
 enum tokenize_flag { TOKENIZE_TEMPLATE = 1, TOKENIZE_FLAGS = 1 };

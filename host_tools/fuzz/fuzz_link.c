@@ -16,6 +16,7 @@
 #include "../../firmware/hal/hal.h"
 #include "../../firmware/runtime/frame.h"
 #include "../../firmware/runtime/messages.h"
+#include "../../firmware/runtime/runtime.h"
 #include "../../tests/link/fake_engine.c"
 
 #define MICROSECONDS 1000000u
@@ -295,6 +296,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size != 0 && (data[0] & 1) != 0) {
         hal_board.mapped_model = NULL; /* no model: there is no block device either */
     }
+    runtime_options.context = 128; /* a generation without end ends soon */
     if (setjmp(host.leave) == 0) {
         runtime_main();
     }

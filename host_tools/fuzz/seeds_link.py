@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes first inputs for fuzz_link into a directory: sessions with each kind of request, as fuzz_link.c reads them.
 
-    python host_tools/fuzz/seeds_link.py DIRECTORY
+python host_tools/fuzz/seeds_link.py DIRECTORY
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ def wait(steps: int) -> bytes:
     return bytes([2, steps])
 
 
+LONG = piece(GENERATE, generate(2, [text(b"hello")], tokens=200))
+UNHEARD = piece(GENERATE, generate(6, [text(b"hello")], tokens=20))
+
 SEEDS = {
     "hello-info": piece(HELLO) + piece(INFO),
     "generate-text": piece(GENERATE, generate(1, [text(b"hello")])),
@@ -47,9 +50,9 @@ SEEDS = {
     + wait(1)
     + piece(CANCEL, struct.pack("<I", FIRST_REQUEST))
     + wait(9),
-    "generate-busy": piece(GENERATE, generate(2, [text(b"hello")], tokens=200)) + wait(1) + piece(STATS, b"\0"),
-    "generate-anew": piece(GENERATE, generate(2, [text(b"hello")], tokens=200)) + wait(1) + SYN + b"\x01" + piece(HELLO),
-    "generate-silent": b"\x03" + piece(GENERATE, generate(6, [text(b"hello")], tokens=20)) + wait(200) + b"\x03" + wait(9),
+    "generate-busy": LONG + wait(1) + piece(STATS, b"\0"),
+    "generate-anew": LONG + wait(1) + SYN + b"\x01" + piece(HELLO),
+    "generate-silent": b"\x03" + UNHEARD + wait(200) + b"\x03" + wait(9),
     "logits": piece(LOGITS, struct.pack("<II3I", 2, 3, 1, 2, 258)) + piece(LOGITS, struct.pack("<III", 1, 1, 999)),
     "tokenize": piece(TOKENIZE, b"\x01hello") + piece(TOKENIZE, b"\0", more=True) + piece(TOKENIZE, b"long" * 50),
     "stats-selftest": piece(STATS, b"\x01") + piece(SELFTEST) + piece(CANCEL, struct.pack("<I", 7)),

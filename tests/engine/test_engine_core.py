@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from colibri_sdk.status import Status
 
 from colibri_sdk.engine import Engine, Finish, Library
 from colibri_sdk.errors import ColibriError, UsageError
 from colibri_sdk.image.layout import SectionKind
+from colibri_sdk.status import Status
 from forge import Forge
 from parity.reference_mixtral import ReferenceMixtral, Trace
 

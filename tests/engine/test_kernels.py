@@ -385,20 +385,36 @@ def test_freestanding_objects_need_nothing(tmp_path: Path, name: str) -> None:
 # --------------------------------------------------------------------------------- does the self-test find mistakes?
 
 
-@pytest.mark.parametrize(("name", "cpu"), [t for t in TARGETS if t[0] in ("gcc", "aarch64", "riscv64")])
-def test_selftest_refuses_fused_kernels(tmp_path: Path, name: str, cpu: str) -> None:
-    """The whole engine compiled as the contract forbids: every set must be refused, the reference too."""
+def fused_driver(name: str, directory: Path, portable: str) -> tuple[Toolchain, Path]:
+    """driver.c with the architecture's own kernels compiled as the contract forbids, and the portable files as said."""
     toolchain = TOOLCHAINS[name]
     if toolchain.missing or not (toolchain.runner or can_fuse(toolchain.architecture)):
         pytest.skip(f"not installed: {', '.join(toolchain.missing) or 'a processor with FMA'}")
-    objects = kernel_objects(toolchain, tmp_path, FUSED)
-    objects.append(toolchain.compile(PROGRAMS / "driver.c", tmp_path / "driver.o"))
-    program = toolchain.link_program(objects, tmp_path / "driver")
+    objects = kernel_objects(toolchain, directory, portable, FUSED)
+    objects.append(toolchain.compile(PROGRAMS / "driver.c", directory / "driver.o"))
+    return toolchain, toolchain.link_program(objects, directory / "driver")
+
+
+@pytest.mark.parametrize(("name", "cpu"), [("gcc", ""), ("aarch64", "max"), ("riscv64", "")])
+def test_selftest_refuses_a_fused_engine(tmp_path: Path, name: str, cpu: str) -> None:
+    """Everything compiled wrongly, and so all in agreement: every set must be refused, the reference too."""
+    toolchain, program = fused_driver(name, tmp_path, FUSED)
     reports = [line.split() for line in toolchain.run(program, "--selftest", cpu=cpu).splitlines()]
     assert [r[0] for r in reports] == sets_of(toolchain, program, cpu)
     for kernels, status, _, failures, *_ in reports:
         assert status == "-21", kernels  # COLIBRI_E_KERNELS_WRONG
         assert int(failures) > 50, kernels
+
+
+@pytest.mark.parametrize(("name", "cpu"), [("gcc", ""), ("aarch64", "cortex-a53"), ("aarch64", "max")])
+def test_fused_kernels_are_not_chosen(tmp_path: Path, name: str, cpu: str) -> None:
+    toolchain, program = fused_driver(name, tmp_path, SEPARATE)
+    if SPECIFIC[toolchain.architecture] is None:
+        pytest.skip("this architecture has the scalar set only")
+    status = {line.split()[0]: line.split()[1] for line in toolchain.run(program, "--selftest", cpu=cpu).splitlines()}
+    assert status.pop("scalar") == "0"
+    assert status and set(status.values()) == {"-21"}
+    assert toolchain.run(program, "--choose", cpu=cpu).split() == ["scalar"] * 3
 
 
 @pytest.mark.parametrize("name", ["gcc", "aarch64", "riscv64"])

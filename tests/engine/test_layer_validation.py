@@ -374,15 +374,3 @@ def test_a_router_without_experts_sections(library: Library, tiny: Tiny) -> None
     forge.layers["router"]["experts"][0] = 4
     forge.seal()
     assert forge.verdict(library) == (Status.E_IMAGE_SECTION, "experts")
-
-
-@pytest.mark.parametrize("field", ["value_dim", "output_dim"])
-def test_latent_heads_begin_with_a_tile(library: Library, tiny: Tiny, field: str) -> None:
-    """All that belongs to the dimension is made to agree with it: the image is wrong only by its 12 rows a head."""
-    forge = Forge(tiny("deepseek_v3", "q8"))
-    attention = forge.layers["attention"][-1:]
-    attention[field] = 12
-    if field == "value_dim":
-        attention["head_dim"] = 12 + int(attention["rotary_dim"][0])
-    forge.seal()
-    assert forge.verdict(library) == (Status.E_IMAGE_DIMENSION, "output_dim")

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from link import native
+from link.line_tool import LineTool
 
 
 @pytest.fixture(scope="session")
@@ -22,31 +24,6 @@ def vectors() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def build_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("link")
-
-
-class LineTool:
-    """The device's frame code behind lines of text (line_tool.c)."""
-
-    def __init__(self, program: Path) -> None:
-        self._process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def ask(self, *words: object) -> str:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(" ".join(map(str, words)) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        assert answer.endswith("\n"), "the tool has ended: see its report above"
-        return answer.strip()
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        assert self._process.wait(timeout=10) == 0
-
-
-def hexed(data: bytes) -> str:
-    return data.hex() or "-"
 
 
 @pytest.fixture(scope="session")
@@ -95,8 +72,3 @@ def run_host(fake_host: Path, fake_image: Path) -> Iterator[Callable[..., subpro
             process.terminate()
         _, errors = process.communicate(timeout=20)
         assert b"Sanitizer" not in errors and b"runtime error" not in errors, errors.decode()
-
-
-@pytest.fixture(scope="session")
-def hexed_bytes() -> Callable[[bytes], str]:
-    return hexed

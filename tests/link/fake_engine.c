@@ -103,6 +103,12 @@ colibri_status colibri_prompt(struct colibri *engine, const char *text, size_t t
     return status;
 }
 
+void colibri_expect(struct colibri *engine, uint32_t prompt_tokens)
+{
+    (void)engine;
+    (void)prompt_tokens;
+}
+
 void colibri_reset(struct colibri *engine)
 {
     engine->position = 0;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes vectors.json from PROTOCOL.md alone: with the `cobs` library, zlib and struct, without the SDK's code.
 
-    python tests/link/make_vectors.py > tests/link/vectors.json
+python tests/link/make_vectors.py > tests/link/vectors.json
 """
 
 from __future__ import annotations
@@ -124,9 +124,7 @@ def bodies() -> dict[str, dict[str, object]]:
             "fields": {"status": -15, "got": 600, "wanted": 512, "where": "prompt", "sentence": "the context is full"},
         },
         "tokens": {
-            "bytes": (
-                struct.pack("<III", 5, 0, 20) + string("") + struct.pack("<III", 6, 1, 21) + string("né")
-            ).hex(),
+            "bytes": (struct.pack("<III", 5, 0, 20) + string("") + struct.pack("<III", 6, 1, 21) + string("né")).hex(),
             "layout": "wwwswwws",
             "fields": {"tokens": [[5, 0, 20, ""], [6, 1, 21, "né"]]},
         },

@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-from link.virtual import Asked, World
-
 from colibri_sdk.link.messages import GenerateFlag, Type, pack_logits, pack_tokenize
 from colibri_sdk.link.prompts import generate_request
+from link.virtual import Asked, World
 
+NO_FLAGS = GenerateFlag(0)
 TRACE = GenerateFlag.TRACE_LOGITS | GenerateFlag.TRACE_ROUTING
 # In a GENERATE result: finish, counts and digest come first, then three tick values, then the prompt's ids.
 _TICKS = slice(44, 68)
 _BAUD_AND_API = 8
 
 
-def generate(prompt: str, tokens: int, flags: GenerateFlag = GenerateFlag(0)) -> bytes:  # noqa: B008: immutable
+def generate(prompt: str, tokens: int, flags: GenerateFlag = NO_FLAGS) -> bytes:
     return generate_request(
         prompt,
         chat=True,

@@ -7,9 +7,9 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from link.conftest import LineTool, hexed
 
 from colibri_sdk.link.frames import PAYLOAD_MAX, Deframer, Frame, Noise, decode, encode
+from link.line_tool import LineTool, hexed
 
 # The tool keeps no state between lines, so one serves all examples.
 shared_tool = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -95,7 +95,9 @@ def test_both_sides_read_any_stream_alike(line_tool: LineTool, stream: bytes) ->
     second=frames,
     data=st.data(),
 )
-def test_damage_never_makes_another_frame(line_tool: LineTool, first: Frame, second: Frame, data: st.DataObject) -> None:
+def test_damage_never_makes_another_frame(
+    line_tool: LineTool, first: Frame, second: Frame, data: st.DataObject
+) -> None:
     """One frame is damaged at any place in any way: it is lost or whole, and the next one always arrives."""
     wire = bytearray(encode(first))
     at = data.draw(st.integers(1, len(wire) - 2))

@@ -9,15 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from link import cards
-from link.cards import BLOCK, PAGE
-from link.scenario import generate
-from link.virtual import Damage, World
 
 from colibri_sdk.device import Device
 from colibri_sdk.errors import DeviceError, ImageError
 from colibri_sdk.link.messages import DeviceState, ErrorBody, Info, Reader, Type
 from colibri_sdk.status import Status
+from link import cards
+from link.cards import BLOCK, PAGE
+from link.scenario import generate
+from link.virtual import Damage, World
 
 Start = Callable[..., subprocess.Popen[bytes]]
 

@@ -163,9 +163,11 @@ class World:
         self._todo: deque[Asked] = deque()
         self._current: Asked | None = None
         self._number = 0
+        self._current_number = 0
         self.sessions = 0
         self.lost = 0
         self.noise_frames = 0
+        self.on_sent: Callable[[World], object] | None = None
         self.on_event: Callable[[World, int, bytes], None] | None = None
         self.stray: list[tuple[int, int, bytes]] = []  # answers to requests that are not the current one
         self._error: BaseException | None = None
@@ -199,7 +201,7 @@ class World:
     def _guarded_step(self, time, until, quiet, tx, tx_bytes, rx, rx_capacity):  # type: ignore[no-untyped-def]
         try:
             return self._step(time, until, quiet, ctypes.string_at(tx, tx_bytes), rx, rx_capacity)
-        except BaseException as error:  # noqa: BLE001: it must not be lost inside the C call
+        except BaseException as error:  # noqa: BLE001 (it must not be lost inside the C call)
             self._error = error
             return STOP
 
@@ -211,7 +213,9 @@ class World:
             if self._finished():
                 return STOP
             if self.now > self._limit:
-                raise Hang(f"no end after {self._limit} s of virtual time; in request {self._current and self._current.kind}")
+                raise Hang(
+                    f"no end after {self._limit} s of virtual time; in request {self._current and self._current.kind}"
+                )
             if self.now > self._calm_after:
                 self.up.calm = self.down.calm = True
             if self._crash_at and self.now >= self._crash_at[0]:
@@ -266,6 +270,8 @@ class World:
         self._current_number = self._number
         self._current.attempts += 1
         self.peer.send(messages.join(self._current.kind, self._number, self._current.body), self.now)
+        if self.on_sent is not None:
+            self.on_sent(self)
 
     def _take(self, data: bytes) -> None:
         header, body = messages.split(data)

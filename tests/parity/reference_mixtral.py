@@ -53,6 +53,10 @@ class ReferenceMixtral:
         that a subclass may do this one as hardware for small integers would."""
         return x @ self.tensors[name].T
 
+    def cached(self, rows: Array) -> Array:
+        """Keys or values [heads][positions][dim] as later positions see them: exact, but for a subclass."""
+        return rows
+
     def greedy(self, ids: list[int], count: int, stop: tuple[int, ...] = ()) -> list[int]:
         """At most `count` further ids, each the one of the largest logit; ends behind one of `stop`."""
         ids, first = list(ids), len(ids)
@@ -89,8 +93,8 @@ class ReferenceMixtral:
             return y.reshape(len(x), count, dim).transpose(1, 0, 2)
 
         query = self._rotate(project("q_proj", heads), cos, sin)
-        key = self._rotate(project("k_proj", kv_heads), cos, sin).repeat(heads // kv_heads, axis=0)
-        value = project("v_proj", kv_heads).repeat(heads // kv_heads, axis=0)
+        key = self.cached(self._rotate(project("k_proj", kv_heads), cos, sin)).repeat(heads // kv_heads, axis=0)
+        value = self.cached(project("v_proj", kv_heads)).repeat(heads // kv_heads, axis=0)
         scores = query @ key.transpose(0, 2, 1) / self.dtype(dim) ** self.dtype(0.5)
         scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
         mixed = _softmax(scores) @ value

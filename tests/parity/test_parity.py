@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine computes what the reference implementation computed, on this machine and on an emulated board.
 
-The references (models/hummingbird/reference.json, tests/parity/mixtral/reference.json) were made with transformers in
-float32. This goes through the command line, as a user would.
+The references (models/hummingbird/reference.json, tests/parity/*/reference.json) were made with transformers in
+float32. This goes through the command line, as a user would; test_architectures.py looks closer, on this machine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import pytest
 
 from colibri_sdk.cli import main
 
+ROOT = Path(__file__).resolve().parents[2]
 DIRECTORIES = ["models/hummingbird", "tests/parity/mixtral"]
+ARCHITECTURES = sorted(str(path.parent.relative_to(ROOT)) for path in ROOT.glob("tests/parity/*/reference.json"))
 
 
 def parity(capsys: pytest.CaptureFixture[str], *line: str) -> tuple[int, dict[str, object]]:
@@ -38,7 +40,7 @@ def test_host(
 
 @pytest.mark.qemu
 @pytest.mark.parametrize("board", ["virt-aarch64", "virt-riscv64"])
-@pytest.mark.parametrize("directory", DIRECTORIES)
+@pytest.mark.parametrize("directory", ["models/hummingbird", *ARCHITECTURES])
 def test_emulated_board(repo_root: Path, capsys: pytest.CaptureFixture[str], directory: str, board: str) -> None:
     code, result = parity(capsys, str(repo_root / directory), "--board", board)
     assert (code, result["ok"]) == (0, True), result

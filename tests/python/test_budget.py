@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import checkpoints
+from colibri_sdk.cli.main import cli as colibri
 from colibri_sdk.convert import architectures, budget, pack
 from colibri_sdk.convert.budget import CANDIDATES, Choice, Unit, front, parse_bytes, plan_of, unit_bytes, units
 from colibri_sdk.convert.description import Role
@@ -192,6 +194,18 @@ def test_the_same_budget_gives_the_same_bytes(source: Path, text: Path, tmp_path
     for name in ("a", "b"):
         pack(source, tmp_path / f"{name}.colibri", quant="auto", budget=150_000, calibrate=text)
     assert (tmp_path / "a.colibri").read_bytes() == (tmp_path / "b.colibri").read_bytes()
+
+
+def test_the_command_takes_a_budget(source: Path, text: Path, tmp_path: Path, host_library: Path) -> None:
+    out = tmp_path / "m.colibri"
+    arguments = ["pack", str(source), "-o", str(out), "--quant", "auto", "--budget", "150K", "--calibrate", str(text)]
+    done = CliRunner().invoke(colibri, [*arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout)
+    assert answer["image_bytes"] == out.stat().st_size <= 150_000 and "kl_predicted" in answer["quality"]
+    assert "embedding=q4: divergence" in done.stderr
+    shown = CliRunner().invoke(colibri, ["inspect", str(out)])
+    assert f"{answer['quality']['kl_predicted']} nats" in shown.output and answer["plan"] in shown.output
 
 
 @pytest.mark.parametrize(

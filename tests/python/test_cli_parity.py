@@ -104,11 +104,20 @@ def test_too_few_logits(long_case: Case) -> None:
     assert compare([long_case], Short(long_case)).max_abs_diff == float("inf")
 
 
-@pytest.mark.parametrize("chosen", [[(1, 0.6), (3, 0.4)], [(3, 0.6), (2, 0.4)], [(3, 1.0)]])
+@pytest.mark.parametrize("chosen", [[(1, 0.4), (2, 0.6)], [(3, 0.6), (2, 0.4)], [(3, 0.6)]])
 def test_a_router_choice_that_differs(long_case: Case, chosen: list[tuple[int, float]]) -> None:
     result = compare([long_case], Fake(long_case, routing=[chosen, [], [(0, 0.9), (2, 0.1)]]))
     assert result.router_agreement == 0.5
     assert not result.ok
+
+
+@pytest.mark.parametrize(("change", "ok"), [(0.0009, True), (0.0011, False), (-0.2, False), (float("nan"), False)])
+def test_a_weight_that_differs(long_case: Case, change: float, ok: bool) -> None:
+    """The right experts in wrong shares."""
+    routing = [[(1, 0.4), (3, 0.6 + change)], [], [(0, 0.9), (2, 0.1)]]
+    result = compare([long_case], Fake(long_case, routing=routing))
+    assert (result.router_agreement, result.ok) == (1.0, ok)
+    assert result.max_weight_diff == pytest.approx(abs(change) if change == change else float("inf"), rel=1e-3)
 
 
 def test_only_the_first_ranked_expert_counts_where_only_that_is_known(short_case: Case) -> None:

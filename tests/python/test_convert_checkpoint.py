@@ -337,7 +337,7 @@ CONFIG_LIES: dict[str, tuple[dict[str, Any], str]] = {
     "scaled positions, new spelling": ({"rope_parameters": {"rope_type": "su", "rope_theta": 1e4}}, "'su'"),
     "scaled positions without a factor": ({"rope_scaling": {"type": "linear"}}, "factor = None"),
     "partial rotation": ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor = 0.5"),
-    "two rotary bases": ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e6}}, "rope_theta as 10000.0"),
+    "two rotary bases": ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e6}}, "as 1000000.0 and, in another"),
     "rotary base of zero": ({"rope_theta": 0}, "rope_theta = 0"),
     "rotary base that is no number": ({"rope_theta": float("nan")}, "rope_theta = nan"),
     "rotary parameters that are text": ({"rope_parameters": "default"}, "rope_parameters = 'default'"),

@@ -6,6 +6,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -319,3 +321,11 @@ def test_unwritable_target_is_named(tmp_path: Path) -> None:
     source = checkpoints.write(tmp_path / "m")
     with pytest.raises(UsageError, match=r"nowhere/m\.colibri cannot be written"):
         pack(source, tmp_path / "nowhere" / "m.colibri")
+
+
+def test_bfloat16_in_a_process_of_its_own(repo_root: Path, tmp_path: Path) -> None:
+    """NumPy knows bfloat16 only where someone has taught it: here this test's own imports would do it."""
+    source = repo_root / "tests" / "parity" / "variants" / "mixtral-fused"
+    code = "import sys, pathlib; from colibri_sdk.convert import pack; pack(*map(pathlib.Path, sys.argv[1:]))"
+    subprocess.run([sys.executable, "-c", code, source, tmp_path / "m.colibri"], check=True, timeout=120)
+    assert (tmp_path / "m.colibri").is_file()

@@ -162,7 +162,7 @@ def test_plan_adds_up(library: Library, hummingbird: Packed) -> None:
     assert library.plan(image, context=100).arena_bytes < plan.arena_bytes < library.plan(image, kv="f32").arena_bytes
 
 
-@pytest.mark.parametrize("option", [{"kv": "q8"}, {"context": -1}, {"batch": 2**32}, {"max_text": -5}])
+@pytest.mark.parametrize("option", [{"kv": "q4"}, {"context": -1}, {"batch": 2**32}, {"max_text": -5}])
 def test_wrong_options_are_refused_before_the_call(
     library: Library, hummingbird: Packed, option: dict[str, object]
 ) -> None:

@@ -18,10 +18,11 @@ from safetensors.numpy import load_file, save_file
 
 import checkpoints
 import gguf_files
+from colibri_sdk.cli import main
 from colibri_sdk.convert import pack
 from colibri_sdk.convert.gguf import ARCHITECTURES, READABLE_TYPES
 from colibri_sdk.convert.origins import Fate, Origin
-from colibri_sdk.errors import CheckpointError
+from colibri_sdk.errors import EXIT_IMAGE, CheckpointError
 from colibri_sdk.image.layout import BLOCK, TILE_Q4, TILE_Q8, TILE_ROWS, Format, SectionKind
 from colibri_sdk.image.reader import ImageFile
 
@@ -322,6 +323,12 @@ def test_a_keeping_plan(tmp_path: Path) -> None:
     assert set(fates.values()) == {Fate.KEPT, Fate.EXACT}
 
 
+def test_a_keeping_plan_of_a_directory(tmp_path: Path) -> None:
+    assert pack(PARITY / "llama", tmp_path / "m.colibri", quant="keep").plan == "f32"
+    half = checkpoints.write(tmp_path / "half", weights=checkpoints.tensors(checkpoints.config(), dtype="F16"))
+    assert pack(half, tmp_path / "m.colibri", quant="keep").plan == "f16"
+
+
 def test_multiplied_weights_are_not_taken_over(tmp_path: Path) -> None:
     """Granite's multipliers go into some weights: their blocks are other ones, and the report says so."""
     gguf_files.write(PARITY / "granitemoe", tmp_path / "model.gguf", choose=gguf_files.matrices(Type.Q8_0))
@@ -483,7 +490,7 @@ def _override(key: str, value: Any) -> Change:
         (_override("llama.attention.layer_norm_rms_epsilon", -1.0), "rms_norm_eps"),
         (_override("llama.context_length", 0), "max_position_embeddings"),
         (_override("tokenizer.ggml.eos_token_id", 4096), "eos_token_id"),
-        (_add("tokenizer.ggml.model", "llama"), "tokenizer of the kind 'llama'"),
+        (_add("tokenizer.ggml.model", "bert"), "tokenizer of the kind 'bert'"),
         (_add("tokenizer.ggml.model", "gpt2"), "tokenizer.ggml.pre = 'default'"),
     ],
 )
@@ -510,6 +517,21 @@ def test_a_tensor_that_is_not_known(tmp_path: Path) -> None:
     )
     with pytest.raises(CheckpointError, match=r"does not use: blk\.0\.more\.weight"):
         pack(tmp_path / "model.gguf", tmp_path / "m.colibri")
+
+
+def test_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gguf_files.write(PARITY / "mixtral", tmp_path / "small.gguf", choose=gguf_files.matrices(Type.Q8_0))
+    monkeypatch.chdir(tmp_path)
+    assert main.run(["pack", "small.gguf", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (tmp_path / "small-q8.colibri").is_file()
+    assert {one["fate"] for one in report["origins"]} == {"kept"}
+    assert main.run(["pack", "small.gguf", "--quant", "keep", "-o", "other.colibri"]) == 0
+    assert "Q8_0 to q8, kept: embedding, head, attention.query" in " ".join(capsys.readouterr().out.split())
+    (tmp_path / "small.gguf").write_bytes(b"GGUF" * 10)
+    assert main.run(["pack", "small.gguf"]) == EXIT_IMAGE
 
 
 def test_a_directory_of_gguf_says_what_to_name(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import checkpoints
 from colibri_sdk.cli.main import cli as colibri
 from colibri_sdk.convert import calibration, pack
 from colibri_sdk.convert.calibration import Passage
+from colibri_sdk.convert.tensor_errors import TensorError
 from colibri_sdk.engine import Engine, Library
 from colibri_sdk.errors import UsageError
 from colibri_sdk.image.layout import SectionKind
@@ -126,9 +127,7 @@ def test_errors_are_those_of_the_weights(tmp_path: Path) -> None:
     report = pack(source, tmp_path / "m.colibri", quant="q4,head=i8,attention=f16", report=True)
     errors = {error.name: error for error in report.errors}
     with ImageFile(tmp_path / "m.colibri") as image:
-        assert image.card["quality"]["tensors"] == [
-            [e.name, e.format, e.weights, e.rms, e.largest] for e in report.errors
-        ]
+        summary = {line[0]: TensorError(*line) for line in image.card["quality"]["tensors"]}
         prefix = "model.layers.1"
         layer = image.layers[1]
         pairs = {
@@ -139,6 +138,9 @@ def test_errors_are_those_of_the_weights(tmp_path: Path) -> None:
                     weights[f"{prefix}.self_attn.q_proj.weight"],
                 )
             ],
+            "layers.1.experts.2.down": [
+                (image.expert_tensor(1, 2, "down"), weights[f"{prefix}.block_sparse_moe.experts.2.w2.weight"])
+            ],
             "layers.1.experts.down": [
                 (image.expert_tensor(1, e, "down"), weights[f"{prefix}.block_sparse_moe.experts.{e}.w2.weight"])
                 for e in range(3)
@@ -147,13 +149,15 @@ def test_errors_are_those_of_the_weights(tmp_path: Path) -> None:
     for name, each in pairs.items():
         got, wanted = (np.concatenate([pair[side].ravel().astype(np.float64) for pair in each]) for side in (0, 1))
         rms = np.linalg.norm(got - wanted) / np.linalg.norm(wanted)
-        assert errors[name].rms == pytest.approx(rms, rel=1e-3) and rms > 0
-        assert errors[name].largest == pytest.approx(np.abs(got - wanted).max() / np.abs(wanted).max(), rel=1e-3)
-        assert errors[name].weights == wanted.size
+        for found in {error for table in (errors, summary) if (error := table.get(name))}:
+            assert found.rms == pytest.approx(rms, rel=1e-3) and rms > 0
+            assert found.largest == pytest.approx(np.abs(got - wanted).max() / np.abs(wanted).max(), rel=1e-3)
+            assert found.weights == wanted.size
+    assert "layers.1.experts.down" in summary and "layers.1.experts.2.down" in errors
     assert errors["head"].format == "i8" and errors["layers.1.attention.query"].format == "f16"
     assert errors["layers.0.router.gate"].rms == 0 and errors["layers.0.router.gate"].format == "f32"
-    # Embedding, head, and in each of two layers four of attention, one router, three of the experts.
-    assert len(errors) == 2 + 2 * 8
+    # Embedding, head, and in each of two layers four of attention, one router, three of each of three experts.
+    assert len(errors) == 2 + 2 * (5 + 9) and len(summary) == 2 + 2 * (5 + 3)
 
 
 def test_the_certificate_changes_nothing_but_the_card(tmp_path: Path) -> None:
@@ -297,10 +301,11 @@ def test_pack_reports_and_inspect_shows_it(tmp_path: Path, host_library: Path) -
         quality = image.card["quality"]
     for output in (packed.output, shown.output):
         assert "q8,experts=q4" in output and f"{quality['perplexity']}; in float32" in output
-        assert f"{quality['kl_mean']} nats" in output and "layers.1.experts.down" in output
-        for name, fmt, _, rms, _ in quality["tensors"]:
-            line = next(line for line in output.splitlines() if line.split()[:1] == [name])
-            assert line.split()[1] == fmt and str(rms) in line.split()
+        assert f"{quality['kl_mean']} nats" in output and "layers.1.attention.query" in output
+    assert "layers.1.experts.3.down" in packed.output
+    for name, fmt, _, rms, _ in quality["tensors"]:
+        line = next(line for line in shown.output.splitlines() if line.split()[:1] == [name])
+        assert line.split()[1] == fmt and str(rms) in line.split()
     as_json = run.invoke(colibri, ["inspect", str(out), "--json"])
     assert json.loads(as_json.stdout)["card"]["quality"] == quality
 
@@ -315,3 +320,36 @@ def test_any_card_is_shown(quality: dict[str, Any]) -> None:
 
     assert all(isinstance(row[0], str) for row in quality_rows(quality))
     assert stored_error_rows(quality)[1] == []
+
+
+def test_nearly_all_is_not_shown_as_all() -> None:
+    from colibri_sdk.cli.quality import quality_rows
+
+    rows = dict(quality_rows({"text": {}, "top_agreement": 1 - 1e-12, "routing_agreement": 1.0}))
+    assert rows["same likeliest token"] == "99.99999 %" and rows["same experts"] == "100 %"
+
+
+# --------------------------------------------------------------------------------------------------------- KV cache
+
+
+def test_the_cache_format_is_what_was_asked_for_from_pack_to_inspect(library: Library, tmp_path: Path) -> None:
+    """Each format costs memory and error in this order; the error of q8 is small, and not nothing."""
+    ids = sequences(9, 1, 1024)[0] * 2
+    bytes_of, errors = {}, {}
+    expected: Any = None
+    for kv in ("f32", "f16", "q8"):
+        out = tmp_path / f"{kv}.colibri"
+        pack(EXAMPLES.parent, out, quant="f32", kv=kv)
+        plan = library.plan(out)
+        engine = Engine(library, out)
+        assert plan.kv_format == engine.info.kv_format == kv
+        bytes_of[kv] = next(region.bytes for region in plan.regions if region.name == "kv cache")
+        logits = engine.prefill(ids)
+        expected = logits if expected is None else expected
+        errors[kv] = float(np.abs(logits - expected).max() / np.abs(expected).max())
+        shown = CliRunner().invoke(colibri, ["inspect", str(out)])
+        assert f"KV cache {kv}" in shown.output
+    assert bytes_of["f32"] > bytes_of["f16"] > bytes_of["q8"]
+    assert 0 == errors["f32"] < errors["f16"] < errors["q8"] < 0.2
+    planned = CliRunner().invoke(colibri, ["plan", str(tmp_path / "f32.colibri"), "--kv", "q8", "--json"])
+    assert json.loads(planned.stdout)["kv_format"] == "q8"

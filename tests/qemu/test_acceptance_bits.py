@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from acceptance import GENERATED, PLACES, PROMPT, QUANTS, Place, Run, each, host_run, reference_run
+from acceptance import BOARDS, GENERATED, PLACES, PROMPT, QUANTS, Place, Run, each, host_run, reference_run
 
 PackModel = Callable[[str], Path]
 
@@ -27,11 +27,38 @@ def test_every_kernel_set_of_this_machine(hummingbird: PackModel, quant: str) ->
     assert set(runs.values()) == {reference_run(image)}
 
 
-def test_formats_differ_from_each_other(hummingbird: PackModel) -> None:
-    """Equal hashes mean something only if other numbers give others. f16 keeps hummingbird's weights as they are."""
+def test_formats_differ_from_each_other(hummingbird: PackModel, repo_root: Path, tmp_path: Path) -> None:
+    """Equal hashes mean something only if other numbers give others. f16 keeps hummingbird's weights as they are, and
+    differs from f32 by the cache alone."""
+    from colibri_sdk.convert import pack
+
     hashes = {quant: reference_run(hummingbird(quant)).logits_sha256 for quant in QUANTS}
-    assert len({hashes["q8"], hashes["q4"], hashes["f16"]}) == 3
-    assert hashes["f16"] == hashes["f32"]
+    assert len(set(hashes.values())) == 4
+    pack(repo_root / "models" / "hummingbird", tmp_path / "same.colibri", quant="f16", kv="f32")
+    assert reference_run(tmp_path / "same.colibri").logits_sha256 == hashes["f32"]
+
+
+@each(BOARDS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"quant": "experts=q4,head=i8,layers.1.attention=f16", "router": "integer", "kv": "q8"},
+        {"quant": "q8", "router": "hash", "kv": "f32", "expert_map": "2:8"},
+    ],
+    ids=["integer", "hash"],
+)
+def test_what_packing_can_choose(
+    repo_root: Path, tmp_path: Path, emulated: Callable[..., Any], place: Place, options: dict[str, str]
+) -> None:
+    """Plans, routers, maps and the q8 cache."""
+    from colibri_sdk.convert import pack
+
+    image = tmp_path / "chosen.colibri"
+    pack(repo_root / "models" / "hummingbird", image, **options)  # type: ignore[arg-type]
+    device = emulated(place.board, image, **place.options)
+    generation = device.generate(PROMPT, max_tokens=GENERATED, ignore_eos=True)
+    ids = tuple(token.id for token in generation)
+    assert Run(ids, generation.result.logits_sha256) == reference_run(image)
 
 
 @each(PLACES)
@@ -55,6 +82,23 @@ def test_the_hash_is_of_the_logits_that_the_device_sends(hummingbird: PackModel,
     raw = b"".join(np.asarray(row, "<f4").tobytes() for row in rows)
     assert hashlib.sha256(raw).hexdigest() == generation.result.logits_sha256
     assert [int(np.argmax(row)) for row in rows] == list(generation.result.token_ids)
+
+
+def test_a_context_that_slides(hummingbird: PackModel, emulated: Callable[..., Any]) -> None:
+    """More tokens than there are positions, through the link, are those of the engine alone."""
+    from colibri_sdk.engine import Engine, Library
+
+    image, more = hummingbird("q8"), 600
+    engine = Engine(Library.load(), image)
+    wanted = engine.generate(engine.prompt(PROMPT), max_tokens=more, ignore_eos=True, slide=True, slide_keep=4)
+    device = emulated("host", image)
+    generation = device.generate(PROMPT, max_tokens=more, ignore_eos=True, slide=True, slide_keep=4)
+    assert tuple(token.id for token in generation) == wanted.token_ids
+    assert generation.result.logits_sha256 == wanted.logits_sha256
+    assert generation.result.finish_reason == "length"
+    ended = device.generate(PROMPT, max_tokens=more, ignore_eos=True)
+    assert len(list(ended)) < more
+    assert ended.result.finish_reason == "context"
 
 
 @each(PLACES)

@@ -328,6 +328,8 @@ class Device:
         seed: int = 0,
         stop: str | Sequence[str] = (),
         ignore_eos: bool = False,
+        slide: bool = False,
+        slide_keep: int = 0,
         trace_routing: bool = False,
         trace_logits: bool = False,
     ) -> Generation:
@@ -336,8 +338,12 @@ class Device:
         prompt: a text, wrapped in the image's chat template when `chat`; or token ids; or segments of both.
         max_tokens: 0 for as many as the context holds. The sampling parameters' zeros mean greedy and off.
         stop: up to 4 texts of up to 64 bytes that end the answer.
+        slide: a full context does not end the answer; the device forgets the older half of what lies behind the first
+        `slide_keep` tokens, computes the rest anew and goes on. With max_tokens 0 only the model or a cancel ends it.
         """
         flags = GenerateFlag.IGNORE_EOS if ignore_eos else GenerateFlag(0)
+        if slide:
+            flags |= GenerateFlag.SLIDE
         if trace_logits:
             flags |= GenerateFlag.TRACE_LOGITS
         if trace_routing:
@@ -352,6 +358,7 @@ class Device:
             repetition_penalty=repetition_penalty,
             seed=seed,
             stop=stop,
+            slide_keep=slide_keep,
             flags=flags,
         )
         session = self._alone()

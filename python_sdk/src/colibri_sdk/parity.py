@@ -6,15 +6,15 @@ weights. Two forms are read:
 
   with "cases": for several prompts the token ids, the greedy continuation, some logits and the first-ranked expert of
       each layer at the prompt's last token;
-  without: one sequence of ids, all logits at its last positions, the chosen experts of each layer at the last one, and
-      the greedy continuation.
+  without: one sequence of ids, all logits at its last positions, the chosen experts of each layer at the last one with
+      their weights, and the greedy continuation.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from colibri_sdk.errors import CheckpointError
 
-# Largest difference of a logit that counts as the same: sums are taken in another order, so the last bits differ.
+# Largest difference of a logit or of an expert's weight that counts as the same: sums are taken in another order, so
+# the last bits differ.
 TOLERANCE = 1e-3
 
 Floats = NDArray[np.float32]
@@ -43,7 +44,8 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class Case:
-    """One sequence and what is known about it. `experts` are per layer, the highest weight first, at least one."""
+    """One sequence and what is known about it. `experts` are per layer, the highest weight first, at least one;
+    `weights` beside them where they are known."""
 
     ids: list[int]
     logits: Floats  # [positions][columns], the last positions of ids
@@ -51,20 +53,24 @@ class Case:
     experts: Mapping[int, list[int]]
     ranked_only: bool  # only the first-ranked expert is known
     greedy: list[int]
+    weights: Mapping[int, list[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Parity:
-    """The comparison. `router_agreement` is the share of equal decisions, 0 to 1."""
+    """The comparison. `router_agreement` is the share of equal decisions, 0 to 1; `max_weight_diff` the largest
+    difference of a chosen expert's weight."""
 
     cases: int
     max_abs_diff: float
     router_agreement: float
     greedy_equal: bool
+    max_weight_diff: float = 0.0
 
     @property
     def ok(self) -> bool:
-        return self.max_abs_diff <= TOLERANCE and self.router_agreement == 1.0 and self.greedy_equal
+        numbers = max(self.max_abs_diff, self.max_weight_diff)
+        return numbers <= TOLERANCE and self.router_agreement == 1.0 and self.greedy_equal
 
 
 def read_cases(directory: Path) -> list[Case]:
@@ -109,12 +115,13 @@ def _long_case(content: Mapping[str, Any]) -> Case:
         experts={int(layer): chosen["experts"] for layer, chosen in content["router"].items()},
         ranked_only=False,
         greedy=content["greedy_ids"],
+        weights={int(layer): chosen["weights"] for layer, chosen in content["router"].items()},
     )
 
 
 def compare(cases: Iterable[Case], runner: Runner) -> Parity:
     """Runs every case and compares. A wrong shape or a NaN counts as an infinite difference, not as an error."""
-    worst, decisions, equal, greedy_equal, count = 0.0, 0, 0, True, 0
+    worst, worst_weight, decisions, equal, greedy_equal, count = 0.0, 0.0, 0, 0, True, 0
     for case in cases:
         count += 1
         got, routing = runner.logits(case.ids, len(case.logits))
@@ -124,8 +131,11 @@ def compare(cases: Iterable[Case], runner: Runner) -> Parity:
         for layer, wanted in case.experts.items():
             decisions += 1
             equal += _same_choice(routing[layer], wanted, case.ranked_only)
+            if layer in case.weights:
+                chosen = dict(zip(wanted, case.weights[layer], strict=True))
+                worst_weight = max(worst_weight, _largest_weight_difference(routing[layer], chosen))
         greedy_equal &= runner.greedy(case.ids, len(case.greedy)) == case.greedy
-    return Parity(count, worst, equal / decisions if decisions else 1.0, greedy_equal)
+    return Parity(count, worst, equal / decisions if decisions else 1.0, greedy_equal, worst_weight)
 
 
 def _largest_difference(got: Floats, wanted: Floats) -> float:
@@ -137,4 +147,11 @@ def _largest_difference(got: Floats, wanted: Floats) -> float:
 
 def _same_choice(chosen: Sequence[tuple[int, float]], wanted: list[int], ranked_only: bool) -> bool:
     ranked = [expert for expert, _ in sorted(chosen, key=lambda pair: -pair[1])]
-    return ranked[:1] == wanted[:1] if ranked_only else ranked == wanted
+    # With all of them known, so are their weights, which say more than an order.
+    return ranked[:1] == wanted[:1] if ranked_only else sorted(ranked) == sorted(wanted)
+
+
+def _largest_weight_difference(chosen: Sequence[tuple[int, float]], wanted: Mapping[int, float]) -> float:
+    """Over the experts that both chose; one that only one chose is a decision that differs."""
+    differences = [abs(weight - wanted[expert]) for expert, weight in chosen if expert in wanted]
+    return max(differences, default=0.0) if np.isfinite(differences).all() else float("inf")

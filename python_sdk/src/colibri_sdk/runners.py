@@ -35,6 +35,7 @@ class EngineRunner:
         engine = self._engine
         engine.reset()
         engine.routing.clear()
+        engine.expect(len(ids))
         first = len(ids) - last + 1
         rows = [engine.prefill(ids[:first]), *(engine.forward(one) for one in ids[first:])]
         routing: list[list[tuple[int, float]]] = [[] for _ in range(engine.info.layers)]

@@ -31,6 +31,7 @@ COMMANDS: dict[str, str] = {
     "eval": "Count how many answers of a file are exactly right.",
     "parity": "Compare the engine with a checkpoint's reference results.",
     "monitor": "Show what a device logs.",
+    "supported": "List what can be packed and run: architectures, formats, routers.",
     "selftest": "Compare a device's kernels with the reference, bit by bit.",
     "doctor": "Check this machine: tools, emulators, permissions.",
     "test": "Run the test suite.",

@@ -73,11 +73,16 @@ def sampling_options(function: F) -> F:
             click.option("--repetition-penalty", type=click.FloatRange(0), default=0.0, help="> 1 avoids repeating."),
             click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, help="Of the random numbers."),
             click.option("--stop", multiple=True, help="Text that ends the answer; up to four times."),
+            click.option("--slide", is_flag=True, help="Forget the middle of a full context and go on, not end."),
+            click.option("--slide-keep", type=click.IntRange(0, 65535), default=0, help="Tokens that --slide keeps."),
         ]
     )(function)
 
 
-SAMPLING_NAMES = ("max_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "seed", "stop")
+SAMPLING_NAMES = (
+    *("max_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "seed"),
+    *("stop", "slide", "slide_keep"),
+)
 DEVICE_NAMES = ("port", "board_name", "model", "quant", "cpu", "baud", "timeout")
 
 

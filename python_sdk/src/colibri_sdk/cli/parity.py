@@ -23,7 +23,8 @@ from colibri_sdk.parity import TOLERANCE, Runner, compare, read_cases
 def command(directory: Path, board_name: str | None, kernels: str | None, as_json: bool) -> int:
     """Pack HF_DIR as f32, run it, and compare with its reference.json.
 
-    Exit code 1 when a logit differs by more than 1e-3, a router choice differs or a greedy continuation differs.
+    Exit code 1 when a logit or an expert's weight differs by more than 1e-3, a router choice differs or a greedy
+    continuation differs.
     """
     from colibri_sdk.convert import pack
 
@@ -42,6 +43,7 @@ def command(directory: Path, board_name: str | None, kernels: str | None, as_jso
             [
                 ["cases", result.cases],
                 ["largest difference of a logit", f"{result.max_abs_diff:.3g} (at most {TOLERANCE:g})"],
+                ["largest difference of an expert's weight", f"{result.max_weight_diff:.3g} (at most {TOLERANCE:g})"],
                 ["router decisions equal", f"{100 * result.router_agreement:.2f} %"],
                 ["greedy continuations", "equal" if result.greedy_equal else "DIFFERENT"],
                 ["verdict", "same" if result.ok else "NOT THE SAME"],

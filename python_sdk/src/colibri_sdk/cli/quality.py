@@ -37,7 +37,10 @@ def quality_rows(quality: Mapping[str, Any]) -> list[list[object]]:
 
 
 def _percent(share: object) -> str:
-    return f"{100 * share:.4g} %" if isinstance(share, int | float) else "?"
+    if not isinstance(share, int | float):
+        return "?"
+    # Nothing but all of it is called 100 %.
+    return "100 %" if share == 1 else f"{min(100 * share, 99.99999):.7g} %"
 
 
 def error_rows(errors: Iterable[TensorError]) -> Table:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401  (teaches NumPy bfloat16, for which the safetensors library asks by name)
 import numpy as np
 from safetensors import SafetensorError, safe_open
 

@@ -7,7 +7,7 @@ checkpoint in the place of each tensor. Shapes are [rows][cols] = [outputs][inpu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -232,7 +232,7 @@ class LayerDescription:
     attention: Attention
     norm: TensorSource
     router: Router | None = None
-    experts: tuple[Ffn, ...] = ()
+    experts: Sequence[Ffn] = ()
     shared: Ffn | None = None
     shared_gate: TensorSource | None = None
     activation: Activation = Activation.SWIGLU

@@ -84,9 +84,9 @@ class Options:
 class PackReport:
     """What was packed. `sections` maps names to bytes; `plan` is the whole plan, `quantisation` its short name.
 
-    `origins` says what became of the numbers in the checkpoint. `errors` has a line for each matrix (all experts' in
-    one) where they were measured; `quality` is the certificate in the card, where a text was given; `notes` are
-    sentences that whoever packs should read.
+    `origins` says what became of the numbers in the checkpoint. `errors` has a line for each matrix where they
+    were measured; `quality` is the certificate in the card, where a text was given; `notes` are sentences that whoever
+    packs should read.
     """
 
     image: Path
@@ -116,7 +116,8 @@ class _Placed:
     source: TensorSource
     encoding: Encoding
     offset: int
-    label: str  # of its line in a report
+    label: str  # of its line in a report, the same for all experts of a layer
+    expert: int | None
 
     @property
     def format(self) -> Format:
@@ -141,8 +142,8 @@ class _Shelf:
         self.placed: list[_Placed] = []
         self._end = 0
 
-    def place(self, source: TensorSource, encoding: Encoding, *label: object) -> _Placed:
-        tensor = _Placed(source, encoding, align_up(self._end, TENSOR_ALIGN), ".".join(map(str, label)))
+    def place(self, source: TensorSource, encoding: Encoding, *label: object, expert: int | None = None) -> _Placed:
+        tensor = _Placed(source, encoding, align_up(self._end, TENSOR_ALIGN), ".".join(map(str, label)), expert)
         self._end = tensor.offset + tensor.bytes
         self.placed.append(tensor)
         return tensor
@@ -174,9 +175,15 @@ def write_image(source: Path, out: Path, options: Options, progress: Progress) -
     The same checkpoint and options give the same bytes. Raises UsageError for a wrong option and CheckpointError naming
     what is wrong in the checkpoint.
     """
+    with _described(source, options) as (checkpoint, description):
+        return _Job(checkpoint, description, out, options, progress).run()
+
+
+@contextmanager
+def _opened(source: Path) -> Iterator[Weights]:
     try:
-        with _described(source, options) as (checkpoint, description):
-            return _Job(checkpoint, description, out, options, progress).run()
+        with _open(source) as checkpoint:
+            yield checkpoint
     except OSError as error:
         # The image's writer explains its own errors: this is a file of the checkpoint.
         raise CheckpointError(
@@ -203,7 +210,7 @@ def describe(source: Path, options: Options) -> ModelDescription:
 
 def keeping_plan(source: Path) -> Plan:
     """The plan that gives each matrix the format nearest to the one it is stored in."""
-    with _open(source) as checkpoint:
+    with _opened(source) as checkpoint:
         description = checkpoint.describe()
         checkpoint.check(description.sources(), description.ignored_tensors)
         return stored_plan(checkpoint, description)
@@ -213,7 +220,7 @@ def keeping_plan(source: Path) -> Plan:
 def _described(source: Path, options: Options) -> Iterator[tuple[Weights, ModelDescription]]:
     if options.kv_format not in KV_FORMATS:
         raise UsageError(f"unknown KV cache format {options.kv!r}", f"Choose one of {', '.join(KV_FORMATS)}.")
-    with _open(source) as checkpoint:
+    with _opened(source) as checkpoint:
         description = checkpoint.describe()
         _check_limits(description)
         options.plan.check(description)
@@ -328,12 +335,12 @@ class _Job:
             placed = self._resident.place(source, self._plan.encoding(role, index), "layers", index, *named)
             _set(record, path, placed.entry())
         shelves = []
-        for expert in layer.experts:
+        for number, expert in enumerate(layer.experts):
             shelf = _Shelf()
             for path, source, role in expert.tensors(Role.EXPERTS):
                 # All experts of a layer have one layout, so each sets the same record.
                 encoding = self._plan.encoding(role, index)
-                placed = shelf.place(source, encoding, "layers", index, "experts", path[0])
+                placed = shelf.place(source, encoding, "layers", index, "experts", path[0], expert=number)
                 _set(record, ("expert", *path), placed.entry())
             shelves.append(shelf)
         if shelves:
@@ -388,7 +395,7 @@ class _Job:
                 writer.rewrite(SectionKind.EXPERT_DIR, directory_entries.tobytes())
             card["origins"] = [astuple(origin) for origin in self._origins.results()]
             if self._errors is not None:
-                card["quality"] = {"tensors": [astuple(error) for error in self._errors.results()]}
+                card["quality"] = {"tensors": [astuple(error) for error in self._errors.summary()]}
             add(SectionKind.CARD, encode_card(card))
         return PackReport(
             image=self._out,
@@ -440,7 +447,7 @@ class _Job:
                 packed = pack_tensor(piece, tensor.format, source.title, scale)
             stream.write(packed)
             if self._errors is not None:
-                self._errors.add(tensor.label, tensor.encoding, piece, packed)
+                self._errors.add(tensor.label, tensor.expert, tensor.encoding, piece, packed)
             self._meter.advance(piece.size * width, source.title)
         if source.constant is None:
             stored_as = self._checkpoint.tensors[source.name].dtype

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,23 +34,39 @@ def inverse_frequencies(theta: float, dim: int) -> Floats:
 def rope_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The rotary settings in either spelling: rope_theta with rope_scaling, or all inside rope_parameters."""
     settings: dict[str, Any] = {}
-    for key in ("rope_scaling", "rope_parameters"):
-        block = config.get(key)
+    for place in ("rope_scaling", "rope_parameters"):
+        block = config.get(place)
         if block is not None and not isinstance(block, dict):
-            raise CheckpointError(f"config.json has {key} = {block!r}; an object or null is expected", where=key)
-        settings |= block or {}
-    outer = config.get("rope_theta")
-    inner = settings.setdefault("rope_theta", outer)
-    if outer is not None and inner is not outer and inner != outer:
-        raise CheckpointError(
-            f"config.json gives rope_theta as {outer} and, in rope_parameters, as {inner}",
-            "Fetch config.json again.",
-            where="rope_theta",
-        )
-    settings.setdefault("rope_type", settings.get("type", "default"))
-    if settings.get("partial_rotary_factor") is None:
-        settings["partial_rotary_factor"] = config.get("partial_rotary_factor")
+            raise CheckpointError(
+                f"config.json has {place} = {block!r}; an object or null is expected",
+                "Fetch config.json again.",
+                where=place,
+            )
+        for key, value in (block or {}).items():
+            if isinstance(value, dict):
+                raise CheckpointError(
+                    f"config.json has {place} for each kind of layer ({key}), which is not supported",
+                    "Supported: one for all layers.",
+                    where=place,
+                )
+            _settle(settings, "rope_type" if key == "type" else key, value)
+    for key in ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings"):
+        _settle(settings, key, config.get(key))
+    settings.setdefault("rope_type", "default")
+    if settings["rope_type"] in ("yarn", "llama3"):
+        settings.setdefault("original_max_position_embeddings", config.get("max_position_embeddings"))
     return settings
+
+
+def _settle(settings: dict[str, Any], key: str, value: Any) -> None:
+    """settings[key] = value, unless value is None; refused where another one is there already."""
+    known = settings.setdefault(key, value) if value is not None else None
+    if known is not value and known != value:
+        raise CheckpointError(
+            f"config.json gives {key} as {known!r} and, in another place, as {value!r}",
+            "Fetch config.json again.",
+            where=key,
+        )
 
 
 def _number(settings: Mapping[str, Any], key: str, default: float | None = None) -> float:
@@ -78,19 +95,72 @@ def yarn_factor(config: Mapping[str, Any]) -> float:
     return _number(settings, "factor")
 
 
-def _yarn(settings: Mapping[str, Any], theta: float, dim: int, factor: float) -> tuple[Floats, float]:
-    """Frequencies and factor after YaRN: low frequencies are interpolated, high ones kept, a ramp between."""
+@dataclass(frozen=True)
+class _Base:
+    """What every scaling starts from."""
+
+    settings: Mapping[str, Any]
+    config: Mapping[str, Any]
+    theta: float
+    dim: int
+
+    @property
+    def plain(self) -> Floats:
+        return inverse_frequencies(self.theta, self.dim)
+
+    def number(self, key: str) -> float:
+        return _number(self.settings, key)
+
+
+def _fixed(dim: int, frequencies: Floats, factor: float = 1.0) -> Rope:
+    """Tables whose frequencies do not depend on the context."""
+    return Rope(dim, lambda _: frequencies, factor)
+
+
+def _default(base: _Base) -> Rope:
+    """As the model was trained, without any scaling (Su et al., 2021)."""
+    return _fixed(base.dim, base.plain)
+
+
+def _linear(base: _Base) -> Rope:
+    """Positions divided by a factor (Chen et al., 2023)."""
+    return _fixed(base.dim, base.plain / np.float32(base.number("factor")))
+
+
+def _dynamic(base: _Base) -> Rope:
+    """NTK scaling: a base that grows with the context."""
+    trained, stretch, dim = _number(base.config, "max_position_embeddings"), base.number("factor"), base.dim
+    if dim <= 2:
+        raise CheckpointError(
+            f"config.json scales rotary positions by 'dynamic' in heads of {dim} dimensions",
+            "More than 2 are needed.",
+            where="rope_type",
+        )
+
+    def stretched(context: int) -> Floats:
+        longest = max(float(context), trained)
+        theta = base.theta * ((stretch * longest / trained) - (stretch - 1)) ** (dim / (dim - 2))
+        return inverse_frequencies(theta, dim)
+
+    return Rope(dim, stretched)
+
+
+def _yarn(base: _Base) -> Rope:
+    """YaRN (Peng et al., 2023): low frequencies are interpolated, high ones kept, a ramp between."""
+    settings, theta, dim, factor = base.settings, base.theta, base.dim, yarn_factor(base.config)
     original = _number(settings, "original_max_position_embeddings")
-    attention = settings.get("attention_factor")
-    if attention is None:
-        above, below = settings.get("mscale"), settings.get("mscale_all_dim")
-        attention = mscale(factor, float(above)) / mscale(factor, float(below)) if above and below else mscale(factor)
+    if settings.get("attention_factor") is not None:
+        attention = _number(settings, "attention_factor")
+    elif settings.get("mscale") and settings.get("mscale_all_dim"):
+        attention = mscale(factor, _number(settings, "mscale")) / mscale(factor, _number(settings, "mscale_all_dim"))
+    else:
+        attention = mscale(factor)
 
     def turning(rotations: float) -> float:
         return dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
     low, high = turning(_number(settings, "beta_fast", 32.0)), turning(_number(settings, "beta_slow", 1.0))
-    if settings.get("truncate", True):
+    if settings.get("truncate") is not False:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
     if low == high:
@@ -101,31 +171,49 @@ def _yarn(settings: Mapping[str, Any], theta: float, dim: int, factor: float) ->
     kept = np.float32(1.0) / positions
     stretched = np.float32(1.0) / (np.float32(factor) * positions)
     mix = np.float32(1.0) - ramp.astype(np.float32)
-    return stretched * (np.float32(1.0) - mix) + kept * mix, float(attention)
+    return _fixed(dim, stretched * (np.float32(1.0) - mix) + kept * mix, attention)
 
 
-def _llama3(settings: Mapping[str, Any], frequencies: Floats) -> Floats:
+def _llama3(base: _Base) -> Rope:
     """Llama 3.1's scaling: long wavelengths divided by the factor, short ones kept, a ramp between."""
-    factor, original = _number(settings, "factor"), _number(settings, "original_max_position_embeddings")
-    low, high = _number(settings, "low_freq_factor"), _number(settings, "high_freq_factor")
+    frequencies = base.plain
+    factor, original = base.number("factor"), base.number("original_max_position_embeddings")
+    low, high = base.number("low_freq_factor"), base.number("high_freq_factor")
+    if low >= high:
+        raise CheckpointError(
+            f"config.json's rotary settings have low_freq_factor = {low} and high_freq_factor = {high}",
+            "The first must be below the second.",
+            where="low_freq_factor",
+        )
     wavelength = np.float32(2 * math.pi) / frequencies
     scaled = np.where(wavelength > original / low, frequencies / np.float32(factor), frequencies)
     smooth = (np.float32(original) / wavelength - np.float32(low)) / np.float32(high - low)
     smoothed = (np.float32(1.0) - smooth) * scaled / np.float32(factor) + smooth * scaled
     between = ~(wavelength < original / high) & ~(wavelength > original / low)
-    return np.where(between, smoothed, scaled).astype(np.float32)
+    return _fixed(base.dim, np.where(between, smoothed, scaled).astype(np.float32))
 
 
-def _factors(settings: Mapping[str, Any], dim: int) -> Floats:
+def _factors(base: _Base) -> Rope:
     """A divisor for each frequency, computed by someone else: GGUF files hold Llama 3.1's scaling so."""
-    factors = np.asarray(settings.get("factors", []), np.float32)
-    if factors.shape != (dim // 2,) or not np.isfinite(factors).all() or not (factors > 0).all():
+    factors = np.asarray(base.settings.get("factors", []), np.float32)
+    if factors.shape != (base.dim // 2,) or not np.isfinite(factors).all() or not (factors > 0).all():
         raise CheckpointError(
-            f"the rotary settings have {factors.size} factors; {dim // 2} positive numbers are expected",
+            f"the rotary settings have {factors.size} factors; {base.dim // 2} positive numbers are expected",
             "The file is damaged.",
             where="factors",
         )
-    return factors
+    return _fixed(base.dim, base.plain / factors)
+
+
+# Each after the transformers library's float32 arithmetic.
+SCALINGS: Mapping[str, Callable[[_Base], Rope]] = {
+    "default": _default,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "yarn": _yarn,
+    "llama3": _llama3,
+    "factors": _factors,
+}
 
 
 def _rotating(settings: Mapping[str, Any], head_dim: int, default_part: float | None) -> int:
@@ -153,42 +241,27 @@ def from_config(
     """The rotary tables of config.json for heads of `head_dim` dimensions. `default_part` is the share of them that
     rotates where config.json does not say; None: all do, and config.json must not say otherwise.
 
-    Scalings: default, linear (Chen et al., 2023), dynamic (NTK), yarn, llama3, each after the transformers library's
-    float32 arithmetic. Raises CheckpointError naming any other.
+    Raises CheckpointError naming a scaling that is not in SCALINGS.
     """
     settings = rope_settings(config)
-    theta = _number(settings, "rope_theta", default_theta)
-    dim = _rotating(settings, head_dim, default_part)
     kind = settings["rope_type"]
-    plain = inverse_frequencies(theta, dim)
-    if kind == "default":
-        return Rope(dim, lambda _: plain)
-    if kind == "linear":
-        factor = np.float32(_number(settings, "factor"))
-        return Rope(dim, lambda _: plain / factor)
-    if kind == "factors":
-        divided = plain / _factors(settings, dim)
-        return Rope(dim, lambda _: divided)
-    if kind == "llama3":
-        bent = _llama3(settings, plain)
-        return Rope(dim, lambda _: bent)
-    if kind == "yarn":
-        frequencies, attention = _yarn(settings, theta, dim, yarn_factor(config))
-        return Rope(dim, lambda _: frequencies, attention)
-    if kind == "dynamic":
-        trained, stretch = _number(config, "max_position_embeddings"), _number(settings, "factor")
-
-        def stretched(context: int) -> Floats:
-            longest = max(float(context), trained)
-            base = theta * ((stretch * longest / trained) - (stretch - 1)) ** (dim / (dim - 2))
-            return inverse_frequencies(base, dim)
-
-        return Rope(dim, stretched)
-    raise CheckpointError(
-        f"config.json scales rotary positions by {kind!r}, which is not supported",
-        "Supported: default, linear, dynamic, yarn, llama3.",
-        where="rope_type",
-    )
+    if not isinstance(kind, str) or kind not in SCALINGS:
+        raise CheckpointError(
+            f"config.json scales rotary positions by {kind!r}, which is not supported",
+            f"Supported: {', '.join(SCALINGS)}.",
+            where="rope_type",
+        )
+    theta = _number(settings, "rope_theta", default_theta)
+    base = _Base(settings, config, theta, _rotating(settings, head_dim, default_part))
+    try:
+        with np.errstate(over="raise", invalid="raise", divide="raise"):
+            rope = SCALINGS[kind](base)
+            rope.frequencies(1)
+    except (ArithmeticError, ValueError) as error:
+        raise CheckpointError(
+            f"config.json's rotary settings give no numbers: {error}", "Fetch config.json again.", where="rope_theta"
+        ) from error
+    return rope
 
 
 def longest_context(config: Mapping[str, Any], trained: int) -> int:

@@ -20,8 +20,8 @@ TABLE = 256
 _LAST = TABLE - 1
 _FULL_RANGE = float(np.log(65536.0))
 
-# Steps per unit of logit are doubled until there are so many. The engine counts up to 2^22 steps below the largest logit,
-# that is further than 256, and two logits fall into one step about once in 100,000 choices.
+# Steps per unit of logit are doubled until there are so many. The engine counts up to 2^22 steps below the largest
+# logit, that is further than 256, and two logits fall into one step about once in 100,000 choices.
 _STEPS = 8192
 
 

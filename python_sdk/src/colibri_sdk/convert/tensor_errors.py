@@ -16,7 +16,7 @@ from colibri_sdk.image.tensors import unpack_tensor
 
 @dataclass(frozen=True)
 class TensorError:
-    """One matrix, or the same matrix of all experts of a layer.
+    """One matrix, or, in a summary, the same matrix of all experts of a layer.
 
     `rms` is the root of sum((packed - weight)^2) / sum(weight^2), `largest` the largest |packed - weight| divided by
     the largest |weight|; both 0 where every bit was kept.
@@ -38,44 +38,74 @@ class _Sums:
     largest_error: float = 0.0
     largest: float = 0.0
 
+    def add(self, other: _Sums) -> None:
+        self.weights += other.weights
+        self.error += other.error
+        self.square += other.square
+        self.largest_error = max(self.largest_error, other.largest_error)
+        self.largest = max(self.largest, other.largest)
+
+    def result(self, name: str) -> TensorError:
+        return TensorError(
+            name=name,
+            format=self.format,
+            weights=self.weights,
+            rms=_ratio(self.error**0.5, self.square**0.5),
+            largest=_ratio(self.largest_error, self.largest),
+        )
+
 
 @dataclass
 class ErrorMeter:
-    """Takes matrices piece by piece as they are packed; pieces of one name add up."""
+    """Takes matrices piece by piece as they are packed; pieces of one matrix add up."""
 
-    _sums: dict[str, _Sums] = field(default_factory=dict)
+    _sums: dict[tuple[str, int | None], _Sums] = field(default_factory=dict)
 
-    def add(self, name: str, encoding: Encoding, piece: Floats | IntegerBlocks, packed: bytes) -> None:
+    def add(
+        self, name: str, expert: int | None, encoding: Encoding, piece: Floats | IntegerBlocks, packed: bytes
+    ) -> None:
         """`piece` of the checkpoint became `packed`. Vectors and blocks taken over as they are have no error."""
         if encoding.format is Format.F32_VECTOR:
             return
-        sums = self._sums.setdefault(name, _Sums(encoding.name))
+        sums = self._sums.setdefault((name, expert), _Sums(encoding.name))
+        if encoding.format is Format.F32 and not isinstance(piece, IntegerBlocks):
+            sums.weights += piece.size
+            return
         if isinstance(piece, IntegerBlocks):
-            # Of how large the weights are nothing must be known: their error is 0 in either measure.
-            sums.weights += piece.q.size
-            return
-        sums.weights += piece.size
-        if encoding.format is Format.F32:
-            return
-        wanted = piece.astype(np.float64)
-        error = unpack_tensor(packed, encoding.format, *piece.shape) - wanted
-        sums.error += float(np.square(error).sum())
-        sums.square += float(np.square(wanted).sum())
-        sums.largest_error = max(sums.largest_error, float(np.abs(error).max()))
-        sums.largest = max(sums.largest, float(np.abs(wanted).max()))
+            wanted = unpack_tensor(packed, encoding.format, len(piece.q), piece.q[0].size).astype(np.float64)
+            error = np.zeros_like(wanted)
+        else:
+            wanted = piece.astype(np.float64)
+            error = unpack_tensor(packed, encoding.format, *piece.shape) - wanted
+        sums.add(
+            _Sums(
+                encoding.name,
+                weights=wanted.size,
+                error=float(np.square(error).sum()),
+                square=float(np.square(wanted).sum()),
+                largest_error=float(np.abs(error).max()),
+                largest=float(np.abs(wanted).max()),
+            )
+        )
 
     def results(self) -> tuple[TensorError, ...]:
-        """In the order in which the matrices came."""
-        return tuple(
-            TensorError(
-                name=name,
-                format=sums.format,
-                weights=sums.weights,
-                rms=_ratio(sums.error**0.5, sums.square**0.5),
-                largest=_ratio(sums.largest_error, sums.largest),
-            )
-            for name, sums in self._sums.items()
-        )
+        """Every matrix, in the order in which they came."""
+        return tuple(sums.result(_title(name, expert)) for (name, expert), sums in self._sums.items())
+
+    def summary(self) -> tuple[TensorError, ...]:
+        """The same with all experts of a layer in one."""
+        whole: dict[str, _Sums] = {}
+        for (name, _), sums in self._sums.items():
+            whole.setdefault(name, _Sums(sums.format)).add(sums)
+        return tuple(sums.result(name) for name, sums in whole.items())
+
+
+def _title(name: str, expert: int | None) -> str:
+    """layers.0.experts.gate of expert 3 is layers.0.experts.3.gate."""
+    if expert is None:
+        return name
+    group, _, matrix = name.rpartition(".")
+    return f"{group}.{expert}.{matrix}"
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -218,6 +218,10 @@ class Engine:
         """Forgets all positions."""
         self._lib.colibri_reset(self._handle)
 
+    def expect(self, prompt_tokens: int) -> None:
+        """States the length of a prompt that comes in parts, for models whose expert map follows it."""
+        self._lib.colibri_expect(self._handle, prompt_tokens)
+
     def prefill(self, ids: Sequence[int]) -> Logits:
         """Computes further positions; the logits [vocab] of the last one."""
         logits = self._ffi.new("float **")
@@ -254,10 +258,13 @@ class Engine:
         stop: Sequence[str] = (),
         keep_context: bool = False,
         ignore_eos: bool = False,
+        slide: bool = False,
+        slide_keep: int = 0,
         trace_logits: bool = False,
         on_token: Callable[[Token], bool | None] | None = None,
     ) -> Result:
-        """Continues `prompt`. `on_token` sees each token as it comes; returning False cancels.
+        """Continues `prompt`. `on_token` sees each token as it comes; returning False cancels. With `slide` a full
+        context forgets its middle, never its first `slide_keep` tokens, and goes on.
 
         The parameters are those of struct colibri_request and struct colibri_sampling.
         """
@@ -268,6 +275,7 @@ class Engine:
         request.sampling.repetition_penalty, request.sampling.top_k = repetition_penalty, top_k
         request.sampling.seed = seed
         request.keep_context, request.ignore_eos = keep_context, ignore_eos
+        request.slide, request.slide_keep = slide, slide_keep
         if len(stop) > len(request.stop):
             raise UsageError(f"{len(stop)} stop texts are too many", f"At most {len(request.stop)} are possible.")
         stops = [self._ffi.new("char[]", text.encode()) for text in stop]

@@ -45,6 +45,7 @@ class GenerateFlag(IntFlag):
     IGNORE_EOS = 2
     TRACE_LOGITS = 4
     TRACE_ROUTING = 8
+    SLIDE = 16
 
 
 class DeviceState(IntEnum):
@@ -450,6 +451,7 @@ class GenerateRequest:
     repetition_penalty: float = 0.0
     seed: int = 0
     stop: Sequence[bytes] = ()
+    slide_keep: int = 0
 
     def pack(self) -> bytes:
         head = struct.pack(
@@ -457,7 +459,7 @@ class GenerateRequest:
             self.flags,
             len(self.segments),
             len(self.stop),
-            0,
+            self.slide_keep,
             self.max_tokens,
             self.top_k,
             self.temperature,

@@ -112,6 +112,7 @@ class Peer:
         self._queue: deque[_Piece] = deque()  # from _base on
         self._credit = 0
         self._backoff = 0
+        self._went_back = False  # a NAK was obeyed since _base moved or the timer ran out
         self._timer = 0.0
 
     # ------------------------------------------------------------------------------------------------ from above
@@ -232,7 +233,10 @@ class Peer:
         if taken:
             self._backoff = max(self._backoff - 1, 0)  # not to 0 at once: the line may be slower than it says
             self._timer = now
-        if frame.kind == Kind.NAK and self._sent != self._base:
+            self._went_back = False
+        # Once: on a line with long buffers the next NAKs are older than what was sent again.
+        if frame.kind == Kind.NAK and self._sent != self._base and not self._went_back:
+            self._went_back = True
             self._sent = self._base
             self._timer = now
 
@@ -283,6 +287,7 @@ class Peer:
             if self._sent == self._base and self._credit == 0:
                 out.append(self._frame(Kind.PING))  # there was no room; the ACK will say whether there is now
             self._sent = self._base
+            self._went_back = False
             self._timer = now
             self._backoff = min(self._backoff + 1, 8)
         window = min(WINDOW, self._credit)

@@ -57,6 +57,7 @@ def generate_request(
     repetition_penalty: float,
     seed: int,
     stop: str | Sequence[str],
+    slide_keep: int,
     flags: GenerateFlag,
 ) -> bytes:
     """The body of GENERATE. Raises UsageError for what no device could take."""
@@ -72,6 +73,7 @@ def generate_request(
             repetition_penalty,
             seed,
             _stops(stop),
+            slide_keep,
         ).pack()
     except (struct.error, OverflowError) as error:
         raise UsageError(

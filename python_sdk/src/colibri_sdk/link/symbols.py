@@ -77,4 +77,4 @@ def register_names(architecture: str, count: int) -> list[str]:
         names = [f"x{i}" for i in range(1, 32)]
     else:
         names = [f"r{i}" for i in range(count)]
-    return [*names, *(f"r{i}" for i in range(len(names), count))][:count]
+    return [*names, *(f"more{i}" for i in range(len(names), count))][:count]

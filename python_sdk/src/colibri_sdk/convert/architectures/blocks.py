@@ -8,8 +8,8 @@ on. Rows of matrices are outputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, overload
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from colibri_sdk.convert.architectures import keys
 from colibri_sdk.convert.description import (
     Attention,
     Ffn,
+    Floats,
     LayerDescription,
     Linear,
     ModelDescription,
@@ -27,7 +28,18 @@ from colibri_sdk.convert.description import (
     TensorSource,
 )
 from colibri_sdk.errors import CheckpointError
-from colibri_sdk.image.layout import MAX_EOS, MAX_EXPERTS, MAX_LAYERS, QkNorm, RouterScore
+from colibri_sdk.image.layout import (
+    MAX_EOS,
+    MAX_EXPERTS,
+    MAX_LAYERS,
+    MAX_VOCAB,
+    MAX_WIDTH,
+    TILE_ROWS,
+    GroupScore,
+    QkNorm,
+    RouterScore,
+    align_up,
+)
 
 # Names of gate, up and down in a feed-forward block.
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
@@ -44,6 +56,50 @@ def all_heads(order: Rows, heads: int, rows: int | None = None) -> Rows:
     `order` takes."""
     height = order.size if rows is None else rows
     return np.concatenate([order + head * height for head in range(heads)])
+
+
+def from_tiles_on(source: TensorSource, heads: int) -> TensorSource:
+    """The same matrix of `heads` heads one below the other with zero rows behind each, so that the next head begins
+    with a tile of the image."""
+    rows = source.rows // heads
+    padded = align_up(rows, TILE_ROWS)
+    if padded == rows:
+        return source
+
+    def fill(whole: Floats) -> Floats:
+        if source.transform is not None:
+            whole = source.transform(whole)
+        elif source.order is not None:
+            whole = whole[source.order]
+        made = np.zeros((heads, padded, source.cols), np.float32)
+        made[:, :rows] = whole.reshape(heads, rows, source.cols)
+        return made.reshape(heads * padded, source.cols)
+
+    return replace(source, rows=heads * padded, order=None, transform=fill)
+
+
+class Experts(Sequence[Ffn]):
+    """The experts of a layer, each described when it is asked for: a number in config.json that lies costs nothing."""
+
+    def __init__(self, count: int, describe: Callable[[int], Ffn]) -> None:
+        self._count = count
+        self._describe = describe
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Ffn: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Ffn]: ...
+
+    def __getitem__(self, index: int | slice) -> Ffn | Sequence[Ffn]:
+        if isinstance(index, slice):
+            return [self._describe(one) for one in range(*index.indices(self._count))]
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        return self._describe(index)
 
 
 @dataclass(frozen=True)
@@ -63,12 +119,12 @@ class Facts:
     tied: bool
 
     @classmethod
-    def read(cls, config: Mapping[str, Any], tensors: frozenset[str], *, tied: bool = False) -> Facts:
-        """`tied` is what a missing tie_word_embeddings means for this architecture."""
-        hidden = keys.positive_integer(config, "hidden_size")
-        heads = keys.positive_integer(config, "num_attention_heads")
+    def read(cls, config: Mapping[str, Any], tensors: frozenset[str]) -> Facts:
+        """From config.json with the architecture's own defaults for what it leaves out."""
+        hidden = keys.positive_integer(config, "hidden_size", largest=MAX_WIDTH)
+        heads = keys.positive_integer(config, "num_attention_heads", largest=MAX_WIDTH)
         kv_heads = keys.positive_integer(config, "num_key_value_heads", heads)
-        keys.only(config, "hidden_act", "silu")
+        keys.only(config, "hidden_act", "silu", "swish", None)
         if heads % kv_heads:
             raise CheckpointError(
                 f"config.json has {heads} attention heads for {kv_heads} key/value heads",
@@ -76,8 +132,8 @@ class Facts:
                 where="num_key_value_heads",
             )
         if config.get("head_dim") is None and hidden % heads:
-            raise CheckpointError(
-                f"config.json has hidden_size = {hidden} and {heads} heads, but no head_dim", where="head_dim"
+            raise keys.contradiction(
+                f"config.json has hidden_size = {hidden} and {heads} heads, but no head_dim", "head_dim"
             )
         return cls(
             config=config,
@@ -85,12 +141,12 @@ class Facts:
             hidden=hidden,
             heads=heads,
             kv_heads=kv_heads,
-            head_dim=keys.positive_integer(config, "head_dim", max(hidden // heads, 1)),
-            vocab=keys.positive_integer(config, "vocab_size"),
+            head_dim=keys.positive_integer(config, "head_dim", max(hidden // heads, 1), largest=MAX_WIDTH // heads),
+            vocab=keys.positive_integer(config, "vocab_size", largest=MAX_VOCAB),
             context=keys.positive_integer(config, "max_position_embeddings"),
             layers=keys.positive_integer(config, "num_hidden_layers", largest=MAX_LAYERS),
             norm_eps=keys.positive_number(config, "rms_norm_eps", 1e-6),
-            tied=keys.switch(config, "tie_word_embeddings", tied),
+            tied=keys.switch(config, "tie_word_embeddings", False),
         )
 
     # ------------------------------------------------------------------------------------------------------ parts
@@ -182,42 +238,52 @@ class Facts:
         names: Sequence[str] = PROJECTIONS,
         fused: tuple[str, str] = ("gate_up_proj", "down_proj"),
         residual: float = 1.0,
-    ) -> tuple[Ffn, ...]:
+    ) -> Sequence[Ffn]:
         """The experts below `prefix`, in either spelling: prefix.E.gate_proj.weight for each matrix of each expert, or
         all of a layer in prefix.gate_up_proj [experts][2 width][hidden], gates first, and prefix.down_proj
         [experts][hidden][width]."""
         both, down = (f"{prefix}.{name}" for name in fused)
         if both not in self.tensors:
-            return tuple(
-                self.block(f"{prefix}.{index}", width, names=names, residual=residual) for index in range(count)
-            )
+            return Experts(count, lambda index: self.block(f"{prefix}.{index}", width, names=names, residual=residual))
         shape = (count, 2 * width, self.hidden)
-        return tuple(
-            Ffn(
+        return Experts(
+            count,
+            lambda index: Ffn(
                 gate=Linear(TensorSource(both, width, self.hidden, shape, expert=index)),
                 up=Linear(TensorSource(both, width, self.hidden, shape, expert=index, first_row=width)),
                 down=Linear(
                     TensorSource(down, self.hidden, width, (count, self.hidden, width), expert=index, scale=residual)
                 ),
-            )
-            for index in range(count)
+            ),
         )
 
-    def router(self, name: str, count: int, score: RouterScore, *, bias: bool = False, **options: Any) -> Router:
+    def router(
+        self,
+        name: str,
+        count: int,
+        score: RouterScore,
+        *,
+        bias: bool = False,
+        top_k_names: Sequence[str] = ("num_experts_per_tok",),
+        **options: Any,
+    ) -> Router:
         """The router whose matrix is name.weight; `options` are fields of Router."""
-        top_k = keys.positive_integer(self.config, options.pop("top_k_key", "num_experts_per_tok"))
-        if top_k > count:
-            raise CheckpointError(
-                f"config.json chooses {top_k} of {count} experts",
-                "Fetch config.json again.",
-                where="num_experts_per_tok",
-            )
-        return Router(top_k=top_k, score=score, gate=self.linear(name, count, self.hidden, bias=bias), **options)
+        key = keys.name_of(self.config, *top_k_names)
+        router = Router(
+            top_k=keys.positive_integer(self.config, key),
+            score=score,
+            gate=self.linear(name, count, self.hidden, bias=bias),
+            **options,
+        )
+        _check_choice(router, count, key)
+        return router
 
-    def expert_count(self, *names: str) -> int:
-        """The number of experts, under the first of these keys that config.json has."""
-        name = next((one for one in names if self.config.get(one) is not None), names[0])
-        return keys.positive_integer(self.config, name, largest=MAX_EXPERTS)
+    def expert_count(self, *names: str, smallest: int = 1) -> int:
+        """The number of experts, which config.json has under one of these keys."""
+        name = keys.name_of(self.config, *names)
+        if self.config.get(name) is None:
+            return keys.positive_integer(self.config, name)  # says that it is missing
+        return keys.integer(self.config, name, smallest=smallest, largest=MAX_EXPERTS)
 
     def post_norm(self, prefix: str) -> TensorSource:
         """The norm before the feed-forward part."""
@@ -281,22 +347,42 @@ class Facts:
         return prefix
 
 
+def _check_choice(router: Router, experts: int, key: str) -> None:
+    """Numbers of a router that contradict each other; the engine would refuse them."""
+    if router.top_k > experts:
+        raise keys.contradiction(f"config.json chooses {router.top_k} of {experts} experts ({key})", key)
+    if experts % router.groups:
+        raise keys.contradiction(f"config.json has {experts} experts in {router.groups} groups (n_group)", "n_group")
+    size = experts // router.groups
+    if router.top_groups > router.groups:
+        raise keys.contradiction(
+            f"config.json opens {router.top_groups} of {router.groups} groups of experts (topk_group)", "topk_group"
+        )
+    if router.top_k > router.top_groups * size:
+        raise keys.contradiction(
+            f"config.json chooses {router.top_k} experts ({key}) of {router.top_groups} groups of {size} (topk_group)",
+            key,
+        )
+    if router.group_score is GroupScore.TOP_TWO and size < 2:
+        raise keys.contradiction(
+            f"config.json has {experts} experts in {router.groups} groups (n_group), of which the two best would count",
+            "n_group",
+        )
+
+
 def windows(facts: Facts, *, default: Callable[[int], bool]) -> tuple[int, ...]:
     """Each layer's sliding window, 0 for none: after layer_types where config.json has it, else as `default` says."""
     config = facts.config
-    width = config.get("sliding_window")
     kinds = config.get("layer_types")
-    known = {"sliding_attention", "full_attention"}
-    fits = isinstance(kinds, list) and len(kinds) == facts.layers and all(kind in known for kind in map(str, kinds))
-    if kinds is not None and not fits:
+    known = ("full_attention", "sliding_attention")
+    listed = isinstance(kinds, list) and len(kinds) == facts.layers and all(kind in known for kind in kinds)
+    if kinds is not None and not listed:
         raise CheckpointError(
-            f"config.json has layer_types = {kinds!r}",
-            f"One of {', '.join(sorted(known))} for each of {facts.layers} layers is expected.",
+            f"config.json has layer_types = {str(kinds)[:200]}",
+            f"One of {', '.join(known)} for each of {facts.layers} layers is expected.",
             where="layer_types",
         )
-    if width is None:
-        return (0,) * facts.layers
-    width = keys.positive_integer(config, "sliding_window")
+    width = keys.integer(config, "sliding_window", smallest=1)
     return tuple(
         width if (default(index) if kinds is None else kinds[index] == "sliding_attention") else 0
         for index in range(facts.layers)

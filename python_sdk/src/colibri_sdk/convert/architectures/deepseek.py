@@ -16,7 +16,7 @@ import numpy as np
 
 from colibri_sdk.convert import rotary
 from colibri_sdk.convert.architectures import keys
-from colibri_sdk.convert.architectures.blocks import Facts, all_heads, pair_halves
+from colibri_sdk.convert.architectures.blocks import Facts, all_heads, from_tiles_on, pair_halves
 from colibri_sdk.convert.description import (
     Attention,
     Ffn,
@@ -28,7 +28,7 @@ from colibri_sdk.convert.description import (
     Rows,
     TensorSource,
 )
-from colibri_sdk.image.layout import MAX_LAYERS, GroupScore, QkNorm, RouterScore
+from colibri_sdk.image.layout import MAX_WIDTH, GroupScore, QkNorm, RouterScore
 
 CLASSES = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM")
 
@@ -36,27 +36,44 @@ CLASSES = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM")
 _RANK_EPS = 1e-6
 
 
+# What a missing key means.
+_SECOND: Mapping[str, Any] = {"first_k_dense_replace": 0, "n_shared_experts": 2, "q_lora_rank": 1536}
+_THIRD: Mapping[str, Any] = {
+    "first_k_dense_replace": 3,
+    "n_shared_experts": 1,
+    "q_lora_rank": 1536,
+    "n_group": 8,
+    "topk_group": 4,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+}
+
+
 def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescription:
-    facts = Facts.read({**config, "head_dim": config.get("qk_rope_head_dim")}, tensors)
-    rope = facts.rope()
     third = config["architectures"][0] == "DeepseekV3ForCausalLM"
+    config = {**(_THIRD if third else _SECOND), **config, "head_dim": config.get("qk_rope_head_dim")}
+    facts = Facts.read(config, tensors)
+    rope = facts.rope()
+    # Only the second one reads these two keys, and only the third lets its rotating dimensions be halves.
+    bias = not third and keys.switch(config, "mlp_bias", False)
+    pairs = not third or keys.switch(config, "rope_interleave", True)
     experts = facts.expert_count("n_routed_experts", "num_local_experts")
     width = keys.positive_integer(config, "moe_intermediate_size")
-    dense = keys.integer(config, "first_k_dense_replace", 3 if third else 0)
+    dense = keys.integer(config, "first_k_dense_replace")
     step = keys.positive_integer(config, "moe_layer_freq", 1)
 
     def layer(prefix: str, index: int) -> LayerDescription:
-        attention = _latent_attention(facts, prefix, rope)
+        attention = _latent_attention(facts, prefix, rope, pairs)
         norm = facts.post_norm(prefix)
         if index < dense or index % step:
             dense_width = keys.positive_integer(config, "intermediate_size")
-            return LayerDescription(attention, norm, shared=facts.block(f"{prefix}.mlp", dense_width))
+            return LayerDescription(attention, norm, shared=facts.block(f"{prefix}.mlp", dense_width, bias=bias))
         return LayerDescription(
             attention,
             norm,
             router=corrected_router(facts, prefix, experts) if third else _softmax_router(facts, prefix, experts),
             experts=facts.experts(f"{prefix}.mlp.experts", experts, width),
-            shared=shared_block(facts, prefix, width),
+            shared=shared_block(facts, prefix, width, bias=bias),
         )
 
     return facts.model(layer, rope, ignored=later_layers(facts))
@@ -64,15 +81,15 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
 
 def later_layers(facts: Facts) -> tuple[str, ...]:
     """Tensors of layers behind the last: they predict further tokens and are not run."""
-    names = ("num_nextn_predict_layers", "num_mtp_layers")
-    count = max(keys.integer(facts.config, name, 0) for name in names)
-    return tuple(rf"model\.layers\.{facts.layers + index}\..*" for index in range(min(count, MAX_LAYERS)))
+    name = keys.name_of(facts.config, "num_nextn_predict_layers", "num_mtp_layers")
+    count = keys.integer(facts.config, name, 1, largest=64)
+    return tuple(rf"model\.layers\.{facts.layers + index}\..*" for index in range(count))
 
 
-def shared_block(facts: Facts, prefix: str, width: int) -> Ffn | None:
+def shared_block(facts: Facts, prefix: str, width: int, *, bias: bool = False) -> Ffn | None:
     """The shared experts, which are one block of their joint width."""
-    count = keys.integer(facts.config, "n_shared_experts", 0)
-    return facts.block(f"{prefix}.mlp.shared_experts", width * count) if count else None
+    count = keys.integer(facts.config, "n_shared_experts")
+    return facts.block(f"{prefix}.mlp.shared_experts", width * count, bias=bias) if count else None
 
 
 def corrected_router(facts: Facts, prefix: str, experts: int) -> Router:
@@ -95,10 +112,10 @@ def corrected_router(facts: Facts, prefix: str, experts: int) -> Router:
 
 
 def _softmax_router(facts: Facts, prefix: str, experts: int) -> Router:
+    """Softmax scores; as in the transformers library, norm_topk_prob changes nothing."""
     config = facts.config
     keys.only(config, "scoring_func", "softmax", None)
     keys.only(config, "topk_method", "greedy", "group_limited_greedy")
-    keys.only(config, "norm_topk_prob", False, None)
     grouped = config.get("topk_method") == "group_limited_greedy"
     groups = keys.positive_integer(config, "n_group", 1) if grouped else 1
     return facts.router(
@@ -112,19 +129,20 @@ def _softmax_router(facts: Facts, prefix: str, experts: int) -> Router:
     )
 
 
-def _latent_attention(facts: Facts, prefix: str, rope: Rope) -> Attention:
+def _latent_attention(facts: Facts, prefix: str, rope: Rope, pairs: bool) -> Attention:
+    """`pairs`: rotating dimensions are neighbours."""
     config, hidden, heads, own = facts.config, facts.hidden, facts.heads, f"{prefix}.self_attn"
-    nope = keys.positive_integer(config, "qk_nope_head_dim")
-    turning = keys.positive_integer(config, "qk_rope_head_dim")
-    latent = keys.positive_integer(config, "kv_lora_rank")
-    values = keys.positive_integer(config, "v_head_dim")
+    widest = MAX_WIDTH // heads
+    nope = keys.positive_integer(config, "qk_nope_head_dim", largest=widest)
+    turning = keys.positive_integer(config, "qk_rope_head_dim", largest=widest)
+    latent = keys.positive_integer(config, "kv_lora_rank", largest=widest)
+    values = keys.positive_integer(config, "v_head_dim", largest=widest)
     bias = keys.switch(config, "attention_bias", False)
     low = config.get("q_lora_rank")
     rank = hidden if low is None else keys.positive_integer(config, "q_lora_rank")
     each = nope + values
 
     # Stored: the part that does not rotate, then the one that does, whose neighbours rotate together.
-    pairs = keys.switch(config, "rope_interleave", True)
     sorted_pairs: Rows = pair_halves(turning, turning) if pairs else np.arange(turning)
     query_order = np.concatenate([nope + sorted_pairs, np.arange(nope)])
     key_order = np.concatenate([latent + sorted_pairs, np.arange(latent)])
@@ -161,8 +179,8 @@ def _latent_attention(facts: Facts, prefix: str, rope: Rope) -> Attention:
         key=facts.linear(f"{own}.kv_a_proj_with_mqa", turning + latent, hidden, bias=bias, order=key_order),
         value=None,
         key_norm=TensorSource.vector(f"{own}.kv_a_layernorm.weight", latent),
-        absorb=absorbing,
-        expand=expanding,
+        absorb=from_tiles_on(absorbing, heads),
+        expand=from_tiles_on(expanding, heads),
         output=facts.linear(f"{own}.o_proj", hidden, heads * values, bias=bias),
     )
 

@@ -13,16 +13,27 @@ from colibri_sdk.image.layout import QkNorm
 
 CLASSES = ("LlamaForCausalLM", "Qwen3ForCausalLM")
 
+# What a missing key means.
+_LLAMA: Mapping[str, Any] = {}
+_QWEN3: Mapping[str, Any] = {
+    "num_key_value_heads": 32,
+    "head_dim": 128,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+}
+
 
 def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescription:
+    qwen = config["architectures"][0] == "Qwen3ForCausalLM"
+    config = {**(_QWEN3 if qwen else _LLAMA), **config}
     facts = Facts.read(config, tensors)
     rope = facts.rope()
-    qwen = config["architectures"][0] == "Qwen3ForCausalLM"
     bias = keys.switch(config, "attention_bias", False)
+    mlp_bias = not qwen and keys.switch(config, "mlp_bias", False)
     width = keys.positive_integer(config, "intermediate_size")
     window = (0,) * facts.layers
     if qwen and keys.switch(config, "use_sliding_window", False):
-        first = keys.integer(config, "max_window_layers", 28)
+        first = keys.integer(config, "max_window_layers")
         window = windows(facts, default=lambda index: index >= first)
 
     def layer(prefix: str, index: int) -> LayerDescription:
@@ -36,7 +47,7 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
                 window=window[index],
             ),
             norm=facts.post_norm(prefix),
-            shared=facts.block(f"{prefix}.mlp", width, bias=keys.switch(config, "mlp_bias", False)),
+            shared=facts.block(f"{prefix}.mlp", width, bias=mlp_bias),
         )
 
     return facts.model(layer, rope)

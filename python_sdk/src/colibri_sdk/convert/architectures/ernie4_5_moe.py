@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ernie-4.5-MoE: neighbours rotate together, softmax scores with a correction for the choice, shared experts, dense
-layers at the ends, tied embeddings."""
+layers at the ends, tied embeddings. Parts that predict further tokens (MTP) are not run."""
 
 from __future__ import annotations
 
@@ -10,23 +10,44 @@ from typing import Any
 from colibri_sdk.convert.architectures import keys
 from colibri_sdk.convert.architectures.blocks import Facts
 from colibri_sdk.convert.description import LayerDescription, ModelDescription, TensorSource
+from colibri_sdk.errors import CheckpointError
 from colibri_sdk.image.layout import RouterScore
 
 CLASSES = ("Ernie4_5_MoeForCausalLM",)
 
+# What a missing key means.
+_DEFAULTS: Mapping[str, Any] = {
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+    "moe_num_shared_experts": 2,
+    "moe_layer_start_index": 1,
+    "moe_layer_end_index": -1,
+}
+
+# The chosen experts' scores are divided by their sum, or by moe_norm_min where that is larger: a matter of numbers so
+# small that no sum comes near. Of a larger one the engine knows nothing.
+_LARGEST_NORM_MIN = 1e-6
+
 
 def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescription:
-    facts = Facts.read({"rms_norm_eps": 1e-5} | dict(config), tensors, tied=True)
+    config = {**_DEFAULTS, **config}
+    facts = Facts.read(config, tensors)
     rope = facts.rope(default_theta=500000.0)
     bias = keys.switch(config, "use_bias", False)
     experts = facts.expert_count("moe_num_experts", "num_experts", "num_local_experts")
     width = keys.positive_integer(config, "moe_intermediate_size")
-    first = keys.integer(config, "moe_layer_start_index", 1)
-    last = keys.integer(config, "moe_layer_end_index", -1, smallest=-1)
+    first = keys.integer(config, "moe_layer_start_index")
+    last = keys.integer(config, "moe_layer_end_index", smallest=-1)
     last = facts.layers - 1 if last == -1 else last
     interval = keys.positive_integer(config, "moe_layer_interval", 1)
-    top_k_key = "moe_k" if config.get("moe_k") is not None else "num_experts_per_tok"
-    shared = keys.integer(config, "moe_num_shared_experts", 0)
+    shared = keys.integer(config, "moe_num_shared_experts")
+    if keys.positive_number(config, "moe_norm_min", 1e-12) > _LARGEST_NORM_MIN:
+        raise CheckpointError(
+            f"config.json has moe_norm_min = {config['moe_norm_min']}, which is not supported",
+            f"At most {_LARGEST_NORM_MIN} is.",
+            where="moe_norm_min",
+        )
 
     def layer(prefix: str, index: int) -> LayerDescription:
         attention = facts.attention(prefix, rope, bias=bias, output_bias=bias, neighbours=True)
@@ -34,7 +55,8 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
         if (index + 1) % interval or not first <= index <= last:
             dense_width = keys.positive_integer(config, "intermediate_size")
             return LayerDescription(attention, norm, shared=facts.block(f"{prefix}.mlp", dense_width, bias=bias))
-        correction = f"{prefix}.mlp.moe_statics.e_score_correction_bias"
+        later = f"{prefix}.mlp.gate.moe_statics.e_score_correction_bias"
+        correction = later if later in tensors else f"{prefix}.mlp.moe_statics.e_score_correction_bias"
         return LayerDescription(
             attention,
             norm,
@@ -42,7 +64,7 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
                 f"{prefix}.mlp.gate",
                 experts,
                 RouterScore.SOFTMAX,
-                top_k_key=top_k_key,
+                top_k_names=("moe_k", "num_experts_per_tok"),
                 normalise=True,
                 correction=TensorSource(correction, 1, experts, (1, experts), is_vector=True),
             ),
@@ -50,4 +72,4 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
             shared=facts.block(f"{prefix}.mlp.shared_experts", width * shared, bias=bias) if shared else None,
         )
 
-    return facts.model(layer, rope, head_bias=bias)
+    return facts.model(layer, rope, head_bias=bias, ignored=(r".*\bmtp_.*",))

@@ -15,15 +15,24 @@ from colibri_sdk.image.layout import QkNorm
 
 CLASSES = ("Glm4MoeForCausalLM",)
 
+# What a missing key means.
+_DEFAULTS: Mapping[str, Any] = {
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "first_k_dense_replace": 1,
+    "n_shared_experts": 1,
+}
+
 
 def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescription:
-    facts = Facts.read({"rms_norm_eps": 1e-5} | dict(config), tensors)
+    config = {**_DEFAULTS, **config}
+    facts = Facts.read(config, tensors)
     rope = facts.rope(default_part=0.5)
     bias = keys.switch(config, "attention_bias", False)
     qk_norm = QkNorm.HEAD if keys.switch(config, "use_qk_norm", False) else QkNorm.NONE
     experts = facts.expert_count("n_routed_experts", "num_local_experts")
     width = keys.positive_integer(config, "moe_intermediate_size")
-    dense = keys.integer(config, "first_k_dense_replace", 1)
+    dense = keys.integer(config, "first_k_dense_replace")
 
     def layer(prefix: str, index: int) -> LayerDescription:
         attention = facts.attention(prefix, rope, bias=bias, qk_norm=qk_norm)

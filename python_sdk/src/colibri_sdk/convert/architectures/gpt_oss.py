@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from colibri_sdk.convert.architectures import keys
-from colibri_sdk.convert.architectures.blocks import Facts, windows
+from colibri_sdk.convert.architectures.blocks import Experts, Facts, windows
 from colibri_sdk.convert.description import (
     Ffn,
     Floats,
@@ -27,9 +27,29 @@ from colibri_sdk.image.layout import Activation, RouterScore
 
 CLASSES = ("GptOssForCausalLM",)
 
+# What a missing key means ...
+_DEFAULTS: Mapping[str, Any] = {
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "rms_norm_eps": 1e-5,
+    "sliding_window": 128,
+}
+# ... and what it means to say nothing about rotary positions.
+_ROPE: Mapping[str, Any] = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+
 
 def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescription:
-    facts = Facts.read({"rms_norm_eps": 1e-5} | dict(config), tensors)
+    config = {**_DEFAULTS, **config}
+    if not config.get("rope_scaling") and not config.get("rope_parameters"):
+        config["rope_parameters"] = dict(_ROPE)
+    facts = Facts.read(config, tensors)
     rope = facts.rope(default_theta=150000.0)
     bias = keys.switch(config, "attention_bias", True)
     experts = facts.expert_count("num_local_experts", "num_experts")
@@ -41,7 +61,7 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
             attention=facts.attention(prefix, rope, bias=bias, output_bias=bias, window=window[index], sinks=True),
             norm=facts.post_norm(prefix),
             router=facts.router(f"{prefix}.mlp.router", experts, RouterScore.LOGIT, bias=True),
-            experts=tuple(_expert(facts, f"{prefix}.mlp.experts", e, experts, width) for e in range(experts)),
+            experts=Experts(experts, lambda e: _expert(facts, f"{prefix}.mlp.experts", e, experts, width)),
             activation=Activation.SWIGLU_CLAMPED,
             limit=keys.positive_number(config, "swiglu_limit", 7.0),
             alpha=keys.positive_number(config, "swiglu_alpha", 1.702),

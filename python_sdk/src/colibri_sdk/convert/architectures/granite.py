@@ -3,6 +3,8 @@
 
 The multipliers go into the weights: the embedding is stored multiplied, attention's output and the experts' down
 matrices carry the residual's, and the head is stored divided. Only attention's own one is a field of the description.
+Published names are block_sparse_moe.input_linear.weight and router.layer.weight; later ones experts.gate_up_proj and
+router.weight.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from colibri_sdk.image.layout import RouterScore
 
 CLASSES = ("GraniteMoeForCausalLM",)
 
+_PUBLISHED = ("input_linear.weight", "output_linear.weight")
+_RENAMED = ("experts.gate_up_proj", "experts.down_proj")
+
 
 def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescription:
     facts = Facts.read(config, tensors)
@@ -28,6 +33,8 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
 
     def layer(prefix: str, _index: int) -> LayerDescription:
         mixture = f"{prefix}.block_sparse_moe"
+        renamed = f"{mixture}.router.weight" in tensors
+        fused = _RENAMED if renamed else _PUBLISHED
         return LayerDescription(
             attention=facts.attention(
                 prefix,
@@ -38,10 +45,8 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
                 residual=residual,
             ),
             norm=facts.post_norm(prefix),
-            router=facts.router(f"{mixture}.router.layer", experts, RouterScore.LOGIT),
-            experts=facts.experts(
-                mixture, experts, width, fused=("input_linear.weight", "output_linear.weight"), residual=residual
-            ),
+            router=facts.router(f"{mixture}.{'router' if renamed else 'router.layer'}", experts, RouterScore.LOGIT),
+            experts=facts.experts(mixture, experts, width, fused=fused, residual=residual),
         )
 
     return facts.model(

@@ -23,24 +23,9 @@ def positive_integer(
     config: Mapping[str, Any], key: str, default: int | None = None, *, largest: int = _LARGEST
 ) -> int:
     """config[key] as an integer from 1 to `largest`. null and a missing key give `default`, an error without one."""
-    value = config.get(key)
-    if value is None:
-        if default is None:
-            raise CheckpointError(f"config.json has no {key}", "Fetch config.json again.", where=key)
-        return default
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= largest:
-        raise _wrong(key, value, f"an integer from 1 to {largest}")
-    return value
-
-
-def integer(config: Mapping[str, Any], key: str, default: int, *, smallest: int = 0) -> int:
-    """config[key] as an integer from `smallest`. null and a missing key give `default`."""
-    value = config.get(key)
-    if value is None:
-        return default
-    if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= _LARGEST:
-        raise _wrong(key, value, f"an integer from {smallest}")
-    return value
+    if config.get(key) is None and default is None:
+        raise CheckpointError(f"config.json has no {key}", "Fetch config.json again.", where=key)
+    return integer(config, key, default or 0, smallest=1, largest=largest)
 
 
 def positive_number(config: Mapping[str, Any], key: str, default: float | None = None) -> float:
@@ -55,14 +40,36 @@ def positive_number(config: Mapping[str, Any], key: str, default: float | None =
     return float(value)
 
 
-def optional_integer(config: Mapping[str, Any], key: str, default: int = 0) -> int:
-    """config[key] as an integer from 0 on; null and a missing key give `default`."""
+def integer(
+    config: Mapping[str, Any], key: str, default: int = 0, *, smallest: int = 0, largest: int = _LARGEST
+) -> int:
+    """config[key] as an integer from `smallest` to `largest`; null and a missing key give `default`."""
     value = config.get(key)
     if value is None:
         return default
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST:
-        raise _wrong(key, value, "an integer from 0 on")
+    if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= largest:
+        raise _wrong(key, value, f"an integer from {smallest} to {largest}")
     return value
+
+
+def name_of(config: Mapping[str, Any], *names: str) -> str:
+    """Which of several names of the same thing config.json uses, the first where it uses none.
+
+    Raises CheckpointError where it uses two and they do not agree.
+    """
+    used = [name for name in names if config.get(name) is not None]
+    for name in used[1:]:
+        if config[name] != config[used[0]]:
+            raise contradiction(
+                f"config.json has {used[0]} = {config[used[0]]!r} and {name} = {config[name]!r}, which are the same",
+                name,
+            )
+    return used[0] if used else names[0]
+
+
+def contradiction(message: str, where: str) -> CheckpointError:
+    """Numbers that are possible each by itself and not together."""
+    return CheckpointError(message, "Fetch config.json again.", where=where)
 
 
 def only(config: Mapping[str, Any], key: str, *allowed: Any) -> None:

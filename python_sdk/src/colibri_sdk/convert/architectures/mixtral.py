@@ -16,14 +16,18 @@ from colibri_sdk.image.layout import RouterScore
 
 CLASSES = ("MixtralForCausalLM",)
 
+# What a missing key means.
+_DEFAULTS: Mapping[str, Any] = {"num_key_value_heads": 8, "rms_norm_eps": 1e-5}
+
 
 def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescription:
-    facts = Facts.read({"rms_norm_eps": 1e-5} | dict(config), tensors)
+    config = {**_DEFAULTS, **config}
+    facts = Facts.read(config, tensors)
     keys.only(config, "attention_bias", False, None)
     rope = facts.rope(default_theta=1e6)
     experts = facts.expert_count("num_local_experts", "num_experts")
     width = keys.positive_integer(config, "intermediate_size")
-    window = 0 if config.get("sliding_window") is None else keys.positive_integer(config, "sliding_window")
+    window = keys.integer(config, "sliding_window", smallest=1)
 
     def layer(prefix: str, _index: int) -> LayerDescription:
         renamed = f"{prefix}.mlp.gate.weight" in tensors

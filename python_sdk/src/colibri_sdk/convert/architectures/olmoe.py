@@ -13,9 +13,13 @@ from colibri_sdk.image.layout import QkNorm, RouterScore
 
 CLASSES = ("OlmoeForCausalLM",)
 
+# What a missing key means.
+_DEFAULTS: Mapping[str, Any] = {"rms_norm_eps": 1e-5}
+
 
 def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescription:
-    facts = Facts.read({"rms_norm_eps": 1e-5} | dict(config), tensors)
+    config = {**_DEFAULTS, **config}
+    facts = Facts.read(config, tensors)
     rope = facts.rope()
     bias = keys.switch(config, "attention_bias", False)
     clip = 0.0 if config.get("clip_qkv") is None else keys.positive_number(config, "clip_qkv")

@@ -17,21 +17,27 @@ from colibri_sdk.image.layout import QkNorm, RouterScore
 
 CLASSES = ("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM")
 
+# What a missing key means.
+_QWEN2: Mapping[str, Any] = {
+    "num_key_value_heads": 16,
+    "qkv_bias": True,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+    "shared_expert_intermediate_size": 5632,
+}
+_QWEN3: Mapping[str, Any] = {"num_key_value_heads": 4, "sliding_window": 4096}
+
 
 def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescription:
+    older = config["architectures"][0] == "Qwen2MoeForCausalLM"
+    config = {**(_QWEN2 if older else _QWEN3), **config}
     facts = Facts.read(config, tensors)
     rope = facts.rope()
-    older = config["architectures"][0] == "Qwen2MoeForCausalLM"
-    bias = keys.switch(config, "qkv_bias", True) if older else keys.switch(config, "attention_bias", False)
-    experts = facts.expert_count("num_experts", "num_local_experts")
-    width = keys.positive_integer(config, "moe_intermediate_size")
+    bias = keys.switch(config, "qkv_bias" if older else "attention_bias", False)
+    experts = facts.expert_count("num_experts", "num_local_experts", smallest=0)
     step = keys.positive_integer(config, "decoder_sparse_step", 1)
     dense = keys.integers(config, "mlp_only_layers")
-    window = (0,) * facts.layers
-    if keys.switch(config, "use_sliding_window", False):
-        first = keys.integer(config, "max_window_layers", 28)
-        # The older one alternates below max_window_layers, the newer one has the window everywhere.
-        window = windows(facts, default=lambda index: (index + 1) % 2 == 1 and index < first if older else True)
+    window = _windows(facts, older) if keys.switch(config, "use_sliding_window", False) else (0,) * facts.layers
 
     def layer(prefix: str, index: int) -> LayerDescription:
         attention = facts.attention(
@@ -43,12 +49,10 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
             window=window[index],
         )
         norm = facts.post_norm(prefix)
-        if index in dense or (index + 1) % step:
+        if experts == 0 or index in dense or (index + 1) % step:
             dense_width = keys.positive_integer(config, "intermediate_size")
             return LayerDescription(attention, norm, shared=facts.block(f"{prefix}.mlp", dense_width))
         shared_width = keys.positive_integer(config, "shared_expert_intermediate_size") if older else 0
-        shared = facts.block(f"{prefix}.mlp.shared_expert", shared_width) if older else None
-        gate = TensorSource.matrix(f"{prefix}.mlp.shared_expert_gate.weight", 1, facts.hidden) if older else None
         return LayerDescription(
             attention,
             norm,
@@ -58,9 +62,22 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
                 RouterScore.SOFTMAX,
                 normalise=keys.switch(config, "norm_topk_prob", False),
             ),
-            experts=facts.experts(f"{prefix}.mlp.experts", experts, width),
-            shared=shared,
-            shared_gate=gate,
+            experts=facts.experts(
+                f"{prefix}.mlp.experts", experts, keys.positive_integer(config, "moe_intermediate_size")
+            ),
+            shared=facts.block(f"{prefix}.mlp.shared_expert", shared_width) if older else None,
+            shared_gate=TensorSource.matrix(f"{prefix}.mlp.shared_expert_gate.weight", 1, facts.hidden)
+            if older
+            else None,
         )
 
     return facts.model(layer, rope)
+
+
+def _windows(facts: Facts, older: bool) -> tuple[int, ...]:
+    """Qwen2-MoE has windows in every other layer below max_window_layers, Qwen3-MoE in all layers, whatever
+    layer_types says."""
+    if not older:
+        return (keys.integer(facts.config, "sliding_window", smallest=1),) * facts.layers
+    first = keys.integer(facts.config, "max_window_layers")
+    return windows(facts, default=lambda index: index % 2 == 0 and index < first)

@@ -40,6 +40,15 @@ SOFTMAX, SIGMOID, SOFTMAX_OF_CHOSEN = 1, 2, 3  # expert_gating_func
 _CHOSEN = {"num_experts_per_tok": "expert_used_count"}
 _WIDTH = {"intermediate_size": "feed_forward_length"}
 _EXPERT_WIDTH = {"moe_intermediate_size": "expert_feed_forward_length"}
+# What it means that a file of DeepSeek's kind leaves these out; a config.json that does would mean the larger numbers.
+_NOTHING_MORE = {
+    "first_k_dense_replace": 0,
+    "n_shared_experts": 0,
+    "n_group": 1,
+    "topk_group": 1,
+    "q_lora_rank": None,
+    "num_nextn_predict_layers": 0,
+}
 _PLAIN_SOFTMAX = {"expert_gating_func": (SOFTMAX,), "expert_weights_scale": (1.0, 0.0)}
 
 _LLAMA = Family(
@@ -79,7 +88,13 @@ DEEPSEEK_V3 = Family(
     },
     numbers={"routed_scaling_factor": "expert_weights_scale"},
     switches={"norm_topk_prob": "expert_weights_norm"},
-    fixed={"scoring_func": "sigmoid", "topk_method": "noaux_tc", "norm_topk_prob": False},
+    fixed={
+        "scoring_func": "sigmoid",
+        "topk_method": "noaux_tc",
+        "norm_topk_prob": False,
+        "routed_scaling_factor": 1.0,
+        **_NOTHING_MORE,
+    },
     present={"attention_bias": "attn_kv_a_mqa.bias"},
     expected={"expert_gating_func": (SIGMOID,)},
 )  # fmt: skip
@@ -146,7 +161,7 @@ FAMILIES: Mapping[str, Family] = {
         integers=DEEPSEEK_V3.integers,
         numbers=DEEPSEEK_V3.numbers,
         present=DEEPSEEK_V3.present,
-        fixed={"scoring_func": "softmax", "norm_topk_prob": False},
+        fixed={"scoring_func": "softmax", "norm_topk_prob": False, **_NOTHING_MORE},
         expected={"expert_gating_func": (SOFTMAX,), "expert_weights_norm": (False,)},
     ),
     "glm4moe": Family(
@@ -165,7 +180,7 @@ FAMILIES: Mapping[str, Family] = {
         numbers={"routed_scaling_factor": "expert_weights_scale"},
         switches={"norm_topk_prob": "expert_weights_norm"},
         present={"attention_bias": "attn_q.bias", "use_qk_norm": "attn_q_norm.weight"},
-        fixed={"first_k_dense_replace": 0, "norm_topk_prob": False},
+        fixed={"norm_topk_prob": False, **_NOTHING_MORE},
         expected={"expert_gating_func": (SIGMOID,)},
     ),
     "gpt-oss": Family(
@@ -193,6 +208,7 @@ FAMILIES: Mapping[str, Family] = {
             "moe_layer_start_index": "leading_dense_block_count",
         },
         present={"use_bias": "attn_q.bias"},
+        fixed={"moe_num_shared_experts": 0, "moe_layer_start_index": 0},
         # Its converter writes a width for the shared experts that nobody can rely on: it divides by a number of heads.
         expected={
             "expert_gating_func": (SOFTMAX,),

@@ -251,7 +251,11 @@ def _is_second(meta: Metadata) -> bool:
 
 def _rotary(meta: Metadata, config: Mapping[str, Any], factors: list[float] | None) -> dict[str, Any]:
     """Rotary settings under rope_parameters."""
-    settings: dict[str, Any] = {"rope_type": "default", "rope_theta": meta.number("rope.freq_base") or 10000.0}
+    settings: dict[str, Any] = {
+        "rope_type": "default",
+        "rope_theta": meta.number("rope.freq_base") or 10000.0,
+        "partial_rotary_factor": 1.0,
+    }
     kind, factor = meta.word("rope.scaling.type"), meta.number("rope.scaling.factor")
     older = meta.number("rope.scale_linear")
     if older not in (None, 0.0, 1.0):
@@ -286,8 +290,7 @@ def _rotary(meta: Metadata, config: Mapping[str, Any], factors: list[float] | No
         head = config.get("head_dim") or max(config["hidden_size"] // max(config["num_attention_heads"], 1), 1)
         if not 0 < dims <= head:
             meta.refuse(f"rotates {dims} of {head} dimensions of a head")
-        if dims != head:
-            settings["partial_rotary_factor"] = _fraction(dims, head)
+        settings["partial_rotary_factor"] = _fraction(dims, head)
     return {"rope_parameters": settings}
 
 

@@ -2,19 +2,21 @@
 """The tokenizer and the chat template of a GGUF file, as the tokenizer.json that convert/tokenizer.py compiles.
 
 `tokenizer.ggml.model` says how texts become tokens and, for byte-level BPE, `tokenizer.ggml.pre` how they are split
-before. A name that is not listed here is refused: another split gives other tokens and a model that is quietly wrong.
+before. A name that splits.py does not list is refused: another split gives other tokens, and a model that is quietly
+wrong.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from gguf.constants import TokenType
 
 from colibri_sdk.convert.gguf.metadata import Metadata
+from colibri_sdk.convert.gguf.splits import PRE_TOKENIZERS
 from colibri_sdk.convert.tokenizer import CompiledTokenizer, compile_config
 from colibri_sdk.convert.weights import ChatFacts
 from colibri_sdk.image.layout import MAX_VOCAB
@@ -27,39 +29,14 @@ _ROLES = {
     "unk_token": "unknown_token_id",
 }
 
-# The patterns as the models' own tokenizer.json files have them.
-_TAIL = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_LLAMA3 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + _TAIL
-_QWEN2 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}" + _TAIL
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_O200K = (
-    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTIONS}?"
-    rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
-    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_DEEPSEEK3 = (
-    r"\p{N}{1,3}",
-    "[一-龥\u3040-ゟ゠-ヿ]+",
-    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
-    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-)
-_SINGLE_DIGITS = r"\p{N}"
+# How texts of vocabularies of SentencePiece spell a space.
+_SPACE = "\u2581"
 
-# tokenizer.ggml.pre to the patterns that split before the byte level, and whether GPT-2's own split follows.
-PRE_TOKENIZERS: Mapping[str, tuple[tuple[str, ...], bool]] = {
-    **dict.fromkeys(("gpt-2", "phi-2", "olmo", "mpt", "jais", "trillion", "exaone4", "mellum", "gigachat"), ((), True)),
-    **dict.fromkeys(("starcoder", "refact", "smollm", "codeshell", "command-r"), ((_SINGLE_DIGITS,), True)),
-    **dict.fromkeys(
-        ("llama-bpe", "llama3", "llama-v3", "glm4", "chatglm-bpe", "dbrx", "smaug-bpe"), ((_LLAMA3,), False)
-    ),
-    **dict.fromkeys(("qwen2", "stablelm2", "hunyuan", "megrez", "deepseek-r1-qwen"), ((_QWEN2,), False)),
-    **dict.fromkeys(("gpt-4o", "llama4"), ((_O200K,), False)),
-    "deepseek-v3": (_DEEPSEEK3, False),
-}
+# Added tokens are found as they are spelled, with nothing around them taken away.
+_AS_SPELLED = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
 
-# Those whose words that are tokens stay whole, and whose texts begin with the bos token, unless told otherwise.
-_WHOLE_WORDS = frozenset(("llama-bpe", "llama3", "llama-v3"))
+# Longer tokens of such a vocabulary would be cut into two in very many places.
+_LONGEST_PIECE = 512
 
 
 def chat_facts(meta: Metadata) -> ChatFacts:
@@ -87,53 +64,126 @@ def compile_from(meta: Metadata, vocab: int) -> CompiledTokenizer | None:
         if not isinstance(document, dict):
             meta.refuse("has a tokenizer.huggingface.json that is no JSON object")
         return compile_config(meta.path.name, document, vocab)
-    if model != "gpt2":
-        meta.refuse(
-            f"has a tokenizer of the kind {model!r}, which is not supported",
-            'Supported: "gpt2". Pack the model\'s safetensors with its tokenizer.json instead.',
-        )
-    return compile_config(meta.path.name, byte_level_document(meta), vocab)
+    if model == "gpt2":
+        return compile_config(meta.path.name, byte_level_document(meta), vocab)
+    if model == "llama":
+        return compile_config(meta.path.name, sentencepiece_document(meta), vocab)
+    return meta.refuse(
+        f"has a tokenizer of the kind {model!r}, which is not supported",
+        'Supported: "gpt2" and "llama". Pack the model\'s safetensors with its tokenizer.json instead.',
+    )
 
 
 def byte_level_document(meta: Metadata) -> dict[str, Any]:
     """A tokenizer.json that does what tokenizer.ggml.model = gpt2 does."""
     pre = meta.text("tokenizer.ggml.pre") or "default"
-    if pre not in PRE_TOKENIZERS:
+    split = PRE_TOKENIZERS.get(pre)
+    if split is None:
         meta.refuse(
             f"splits texts by tokenizer.ggml.pre = {pre!r}, which is not supported",
             f"Supported: {', '.join(PRE_TOKENIZERS)}.",
         )
-    tokens, merges = meta.texts(_LIST), meta.texts("tokenizer.ggml.merges")
-    if tokens is None or merges is None:
-        meta.refuse(f"has no {_LIST if tokens is None else 'tokenizer.ggml.merges'}")
-    if len(tokens) > MAX_VOCAB:
-        meta.refuse(f"has {len(tokens)} tokens; {MAX_VOCAB} is the limit")
-    kinds = _kinds(meta, len(tokens))
-    vocabulary: dict[str, int] = {}
-    added: list[dict[str, Any]] = []
-    for token, (text, kind) in enumerate(zip(tokens, kinds, strict=True)):
-        if kind == TokenType.UNUSED:
-            continue  # fills the vocabulary up
-        if text in vocabulary:
-            meta.refuse(f"has the token {text!r} twice: {vocabulary[text]} and {token}")
-        vocabulary[text] = token
-        if kind in (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN):
-            special = kind != TokenType.USER_DEFINED
-            added.append({"id": token, "content": text, "special": special, "normalized": not special})
+    merges = meta.texts("tokenizer.ggml.merges")
+    if merges is None:
+        meta.refuse("has no tokenizer.ggml.merges")
+    tokens = _tokens(meta)
     return {
         "version": "1.0",
-        "added_tokens": added,
-        "normalizer": None,
-        "pre_tokenizer": _pre_tokenizer(*PRE_TOKENIZERS[pre]),
-        "post_processor": _prefix(meta, pre, {token: text for text, token in vocabulary.items()}),
-        "decoder": {"type": "ByteLevel"},
+        "added_tokens": tokens.added,
+        "normalizer": split.normalizer(),
+        "pre_tokenizer": split.pre_tokenizer(),
+        "post_processor": _prefix(meta, tokens, split.whole_words),
+        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
         "model": {
             "type": "BPE",
-            "vocab": vocabulary,
+            "vocab": tokens.ids,
             "merges": [_pair(meta, entry) for entry in merges],
-            "ignore_merges": pre in _WHOLE_WORDS,
+            "ignore_merges": split.whole_words,
         },
     }
+
+
+def sentencepiece_document(meta: Metadata) -> dict[str, Any]:
+    """The same for tokenizer.ggml.model = llama: SentencePiece's byte-pair encoding, which knows scores, not merges.
+
+    Of all neighbours that make a token together, the pair whose token has the best score merges first. So every way to
+    cut a token into two others is a merge, in the order of scores.
+    """
+    tokens = _tokens(meta)
+    scores = meta.values.get("tokenizer.ggml.scores")
+    if not isinstance(scores, np.ndarray) or scores.dtype.kind != "f" or scores.size != len(tokens.kinds):
+        meta.refuse(f"has no tokenizer.ggml.scores for each of its {len(tokens.kinds)} tokens")
+    if meta.switch("tokenizer.ggml.remove_extra_whitespaces"):
+        meta.refuse("removes extra white space from texts, which is not supported")
+    parts = {text: token for text, token in tokens.ids.items() if tokens.kinds[token] == TokenType.NORMAL}
+    found: list[tuple[float, int, int, str, str]] = []
+    for text, token in parts.items():
+        if len(text) > _LONGEST_PIECE:
+            meta.refuse(f"has a token of {len(text)} characters; {_LONGEST_PIECE} is the limit")
+        for cut in range(1, len(text)):
+            left, right = text[:cut], text[cut:]
+            if left in parts and right in parts:
+                found.append((-float(scores[token]), -len(left), -len(right), left, right))
+    prefix = meta.switch("tokenizer.ggml.add_space_prefix") is not False
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
+    back = [{"type": "Replace", "pattern": {"String": _SPACE}, "content": " "}, {"type": "ByteFallback"}]
+    unknown = next((text for text, token in tokens.ids.items() if tokens.kinds[token] == TokenType.UNKNOWN), None)
+    return {
+        "version": "1.0",
+        "added_tokens": tokens.added,
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [*([{"type": "Prepend", "prepend": _SPACE}] if prefix else []), spaces],
+        },
+        "pre_tokenizer": None,
+        "post_processor": _prefix(meta, tokens, True),
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                *back,
+                {"type": "Fuse"},
+                *([{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []),
+            ],
+        },
+        "model": {
+            "type": "BPE",
+            "vocab": tokens.ids,
+            "merges": [[left, right] for *_, left, right in sorted(found)],
+            "byte_fallback": TokenType.BYTE in tokens.kinds,
+            "unk_token": unknown,
+            "fuse_unk": True,
+        },
+    }
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """What both kinds have: ids by text, kinds by id, and the tokens that are cut out of texts before."""
+
+    ids: dict[str, int]
+    kinds: list[int]
+    added: list[dict[str, Any]]
+
+
+def _tokens(meta: Metadata) -> _Tokens:
+    texts = meta.texts(_LIST)
+    if texts is None:
+        meta.refuse(f"has no {_LIST}")
+    if len(texts) > MAX_VOCAB:
+        meta.refuse(f"has {len(texts)} tokens; {MAX_VOCAB} is the limit")
+    kinds = _kinds(meta, len(texts))
+    ids: dict[str, int] = {}
+    added: list[dict[str, Any]] = []
+    for token, (text, kind) in enumerate(zip(texts, kinds, strict=True)):
+        if kind == TokenType.UNUSED:
+            continue  # fills the vocabulary up
+        if text in ids:
+            meta.refuse(f"has the token {text[:80]!r} twice: {ids[text]} and {token}")
+        ids[text] = token
+        if kind in (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN):
+            special = kind != TokenType.USER_DEFINED
+            added.append({"id": token, "content": text, "special": special, **_AS_SPELLED})
+    return _Tokens(ids, kinds, added)
 
 
 def _kinds(meta: Metadata, count: int) -> list[int]:
@@ -153,30 +203,17 @@ def _pair(meta: Metadata, entry: str) -> list[str]:
     return [entry[:cut], entry[cut + 1 :]]
 
 
-def _pre_tokenizer(patterns: tuple[str, ...], then_gpt2: bool) -> dict[str, Any]:
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": then_gpt2}
-    if not patterns:
-        return level
-    splits = [
-        {"type": "Digits", "individual_digits": True}
-        if pattern == _SINGLE_DIGITS
-        else {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-        for pattern in patterns
-    ]
-    return {"type": "Sequence", "pretokenizers": [*splits, level]}
-
-
-def _prefix(meta: Metadata, pre: str, texts: Mapping[int, str]) -> dict[str, Any] | None:
+def _prefix(meta: Metadata, tokens: _Tokens, by_default: bool) -> dict[str, Any] | None:
     """The bos token before every text, where the file asks for it."""
     begin = meta.switch("tokenizer.ggml.add_bos_token")
     token = meta.token("bos_token_id")
     if meta.switch("tokenizer.ggml.add_eos_token"):
         meta.refuse("ends every text with the eos token, which is not supported", "It is no model for generation.")
-    if not (pre in _WHOLE_WORDS if begin is None else begin) or token is None:
+    if not (by_default if begin is None else begin) or token is None:
         return None
-    if token not in texts:
+    name = next((text for text, one in tokens.ids.items() if one == token), None)
+    if name is None:
         meta.refuse(f"has tokenizer.ggml.bos_token_id = {token}, which is no token")
-    name = texts[token]
     return {
         "type": "TemplateProcessing",
         "single": [{"SpecialToken": {"id": name, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],

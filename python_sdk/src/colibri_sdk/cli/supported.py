@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colibri-sdk supported: what can be packed and run."""
+
+from __future__ import annotations
+
+import click
+
+from colibri_sdk.cli import output
+
+
+@click.command()
+@click.option("--markdown", is_flag=True, help="As README.md has it.")
+@output.json_option
+def command(markdown: bool, as_json: bool) -> None:
+    """List what is supported: architectures, formats, routers, rotary scalings, tokenizers."""
+    from colibri_sdk import supported
+
+    if as_json:
+        output.emit_json(supported.as_json())
+    elif markdown:
+        click.echo(supported.markdown())
+    else:
+        for table in supported.tables():
+            output.table(list(table.columns), table.plain(), title=f"\n{table.title}")
