@@ -161,7 +161,7 @@ def _automaton(code: list[_Instruction], classes: int) -> Moves:
     """[states][classes + 1]; state 0 has no threads left, state 1 is where a match begins, column `classes` is the
     text's end."""
     states: dict[tuple[int, ...], int] = {(): 0, (0,): 1}
-    waiting = [(0,)]
+    waiting: list[tuple[int, ...]] = [(0,)]
     rows: dict[int, list[tuple[bool, int]]] = {0: [(False, 0)] * (classes + 1)}
     while waiting:
         threads = waiting.pop()

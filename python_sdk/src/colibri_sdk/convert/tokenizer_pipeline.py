@@ -22,6 +22,21 @@ _BEFORE_SPACES = rf"[ {SPACE_MARK}]?[^ {SPACE_MARK}]+|[ {SPACE_MARK}]"
 
 _FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 
+# The steps that are read, and what of them is.
+NORMALIZERS: Mapping[str, str] = {
+    **{form: "the normal form of Unicode" for form in _FORMS},
+    "Prepend": "of U+2581, SentencePiece's space",
+    "Replace": "of a space by U+2581",
+    "Sequence": "of these",
+}
+PRE_TOKENIZERS: Mapping[str, str] = {
+    "ByteLevel": "with GPT-2's pattern or without",
+    "Split": "by a regular expression: isolated, or what is not matched removed, where nothing is",
+    "Digits": "one by one or in runs",
+    "Metaspace": "spaces as U+2581, one in front: always, first, never",
+    "Sequence": "of these",
+}
+
 
 @dataclass(frozen=True)
 class Pipeline:
@@ -122,17 +137,18 @@ def _pre_tokenizer(
 def _split(source: Source, entry: Mapping[str, Any], field: str, reading: _Reading) -> list[tuple[str, str, bool]]:
     source.only_keys(entry, ("type", "pattern", "behavior", "invert"), f"{field}.")
     pattern = source.mapping(entry.get("pattern"), f"{field}.pattern")
-    how = (entry.get("behavior"), entry.get("invert", False))
+    behavior = entry.get("behavior")
+    only_matches = behavior == "Removed" and entry.get("invert") is True
     if pattern == {"String": " "} and reading.spaces:
         return []  # there is no space any more
     regex = pattern.get("Regex")
     if not isinstance(regex, str) or len(pattern) != 1:
         raise source.unsupported(f"{field}.pattern", pattern, "a Regex")
-    if how not in (("Isolated", False), ("Removed", True)):
-        raise source.unsupported(f"{field}.behavior", how[0], '"Isolated", or "Removed" with invert')
+    if not only_matches and (behavior != "Isolated" or entry.get("invert", False) is not False):
+        raise source.unsupported(f"{field}.behavior", behavior, '"Isolated", or "Removed" with invert')
     if reading.spaces:
         raise source.unsupported(field, entry, "no Split of texts with U+2581 for spaces")
-    return [(field, regex, how[0] == "Removed")]
+    return [(field, regex, only_matches)]
 
 
 def _metaspace(source: Source, entry: Mapping[str, Any], field: str, reading: _Reading) -> list[tuple[str, str, bool]]:

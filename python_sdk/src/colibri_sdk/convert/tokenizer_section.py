@@ -155,7 +155,8 @@ def _normalisation(form: str | None) -> tuple[npt.NDArray[np.generic], ...]:
     if form is None:
         return np.zeros(0, DECOMPOSITION), np.zeros(0, COMPOSITION), _words([]), _words([])
     tables = normalisation(form)
-    rows, points = [], []
+    rows: list[tuple[int, int, int]] = []
+    points: list[int] = []
     for point, text in tables.decompositions:
         rows.append((point, len(points), len(text)))
         points += map(ord, text)
