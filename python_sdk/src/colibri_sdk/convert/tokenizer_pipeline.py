@@ -24,7 +24,7 @@ _FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 
 # The steps that are read, and what of them is.
 NORMALIZERS: Mapping[str, str] = {
-    **{form: "the normal form of Unicode" for form in _FORMS},
+    **dict.fromkeys(_FORMS, "the normal form of Unicode"),
     "Prepend": "of U+2581, SentencePiece's space",
     "Replace": "of a space by U+2581",
     "Sequence": "of these",
