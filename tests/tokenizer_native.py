@@ -18,7 +18,17 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from colibri_sdk.convert.tokenizer import byte_alphabet, compile_tokenizer
 from native import ROOT, Native, shared_object
 
-SOURCES = ("utf8.c", "pretokenizer.c", "tokenizer.c", "tokenizer_encode.c", "template.c")
+SOURCES = (
+    "utf8.c",
+    "normalizer.c",
+    "pretokenizer.c",
+    "vocabulary.c",
+    "tokenizer.c",
+    "tokenizer_bpe.c",
+    "tokenizer_unigram.c",
+    "tokenizer_encode.c",
+    "template.c",
+)
 HUMMINGBIRD = ROOT / "models" / "hummingbird"
 OK, E_IMAGE_TOKENIZER, E_UNSUPPORTED, E_TEXT_SIZE, E_BUFFER_SIZE = 0, -13, -14, -17, -22
 
@@ -33,8 +43,10 @@ size_t shim_pieces(const struct col_tokenizer_view *view, const uint8_t *text, s
 size_t shim_pieces(const struct col_tokenizer_view *view, const uint8_t *text, size_t bytes, uint32_t *length)
 {
     size_t count = 0;
+    struct col_pieces pieces;
+    col_pieces_begin(&pieces, &view->classes, &view->splits, text, bytes);
     for (size_t at = 0; at < bytes; at += length[count++]) {
-        length[count] = (uint32_t)col_pretoken_gpt2(&view->classes, text + at, bytes - at);
+        length[count] = (uint32_t)(col_pieces_next(&pieces, at) - at);
     }
     return count;
 }
@@ -46,11 +58,12 @@ size_t shim_pieces(const void *, const uint8_t *, size_t, uint32_t *);
 uint32_t col_utf8_decode(const uint8_t *, size_t, uint32_t *);
 size_t col_utf8_complete(const uint8_t *, size_t);
 int col_tokenizer_open(const uint8_t *, uint64_t, uint32_t, void *, void *);
-uint64_t col_tokenizer_scratch_bytes(uint32_t);
-int col_tokenizer_encode(const void *, void *, uint32_t, const char *, size_t, uint32_t *, size_t, size_t *);
+uint64_t col_tokenizer_scratch_bytes(const void *, uint32_t);
+int col_tokenizer_encode(const void *, void *, uint32_t, const char *, size_t, bool, uint32_t *, size_t, size_t *);
 void col_tokenizer_text(const void *, uint32_t, const uint8_t **, uint32_t *);
+void col_tokenizer_first_text(const void *, uint32_t, const uint8_t **, uint32_t *);
 int col_template_open(const uint8_t *, uint64_t, uint32_t, void *, void *);
-uint64_t col_template_scratch_bytes(const void *, uint32_t);
+uint64_t col_template_scratch_bytes(const void *, const void *, uint32_t);
 int col_template_encode(const void *, const void *, void *, uint32_t, const char *, size_t, uint32_t *, size_t,
                         size_t *);
 """
@@ -82,8 +95,10 @@ class EngineTokenizer:
     def where(self) -> str:
         return bytes(self._detail)[:32].split(b"\0")[0].decode()
 
-    def encode(self, text: str | bytes, *, room: int | None = None, limit: int | None = None) -> list[int]:
-        status, ids = self.try_encode(text, room=room, limit=limit)
+    def encode(
+        self, text: str | bytes, *, begins: bool = True, room: int | None = None, limit: int | None = None
+    ) -> list[int]:
+        status, ids = self.try_encode(text, begins=begins, room=room, limit=limit)
         assert status == OK
         return ids
 
@@ -93,22 +108,29 @@ class EngineTokenizer:
         return ids
 
     def try_encode(
-        self, text: str | bytes, *, template: bool = False, room: int | None = None, limit: int | None = None
+        self,
+        text: str | bytes,
+        *,
+        template: bool = False,
+        begins: bool = True,
+        room: int | None = None,
+        limit: int | None = None,
     ) -> tuple[int, list[int]]:
         """(status, ids); with too little room the ids are padded to the count that was said to be needed."""
         lib, ffi = self._native.lib, self._native.ffi
         data = text.encode() if isinstance(text, str) else text
         limit = len(data) if limit is None else limit
-        size = lib.col_template_scratch_bytes(self._template_view, limit) if template else 0
-        size = max(size, lib.col_tokenizer_scratch_bytes(limit))
-        room = len(data) + 4096 if room is None else room
+        size = lib.col_template_scratch_bytes(self._template_view, self._view, limit) if template else 0
+        size = max(size, lib.col_tokenizer_scratch_bytes(self._view, limit))
+        room = max(2 * len(data), limit) + 4096 if room is None else room
         scratch = _guarded(size)
         ids = _guarded(4 * room)
         count = ffi.new("size_t *")
         head = [self._template_view, self._view] if template else [self._view]
         encode = lib.col_template_encode if template else lib.col_tokenizer_encode
+        rest = [] if template else [begins]
         status = encode(
-            *head, ffi.from_buffer(scratch), limit, data, len(data),
+            *head, ffi.from_buffer(scratch), limit, data, len(data), *rest,
             ffi.from_buffer("uint32_t[]", ids), room, count,
         )  # fmt: skip
         assert bytes(scratch[size:]) == _CANARY, "wrote past the scratch memory"
@@ -144,10 +166,20 @@ class Reference:
         self.path = path
         config = json.loads(path.read_text("utf-8"))
         self.full = tokenizers.Tokenizer.from_file(str(path))
-        self.plain = tokenizers.Tokenizer.from_str(json.dumps(config | {"added_tokens": []}))
+        usual = [entry for entry in config["added_tokens"] if not entry["special"]]
+        self.plain = tokenizers.Tokenizer.from_str(json.dumps(config | {"added_tokens": usual}))
+        self.normalizer = self.plain.normalizer
         self.vocab: int = max(self.full.get_vocab(with_added_tokens=True).values()) + 1
         self.compiled = compile_tokenizer(path, self.vocab)
         self._spell = {byte: character for character, byte in byte_alphabet().items()}
+
+    def normal(self, text: str) -> str:
+        normal: str = text if self.normalizer is None else self.normalizer.normalize_str(text)
+        return normal
+
+    def pieces(self, text: str) -> list[int]:
+        """Lengths in bytes of the byte-level pieces of a normalised text: they have one character for each byte."""
+        return [len(spelled) for spelled, _ in self.plain.pre_tokenizer.pre_tokenize_str(text)]
 
     def ids(self, text: str) -> list[int]:
         """As text, whatever it spells."""

@@ -200,15 +200,21 @@ void colibri_get_info(const struct colibri *engine, struct colibri_info *info);
 /* ------------------------------------------------------------------------------------------------------ tokens */
 
 /* Plain text to token ids. Special tokens are never made from text. Bytes that are no valid UTF-8 are kept as they
- * are. *count is the number of ids, also when `capacity` is too small (COLIBRI_E_BUFFER_SIZE). */
+ * are. *count is the number of ids, also when `capacity` is too small (COLIBRI_E_BUFFER_SIZE). The text is the beginning
+ * of what the model sees: some tokenizers put a space in front of it. */
 COLIBRI_MUST_CHECK colibri_status colibri_tokenize(struct colibri *engine, const char *text, size_t text_bytes,
                                                    uint32_t *ids, size_t capacity, size_t *count);
 
-/* The same with the image's chat template around the text, as one user turn that the model is to answer. */
+/* The same for a text that other tokens stand before. */
+COLIBRI_MUST_CHECK colibri_status colibri_tokenize_next(struct colibri *engine, const char *text, size_t text_bytes,
+                                                        uint32_t *ids, size_t capacity, size_t *count);
+
+/* As colibri_tokenize, with the image's chat template around the text, as one user turn that the model is to answer. */
 COLIBRI_MUST_CHECK colibri_status colibri_prompt(struct colibri *engine, const char *text, size_t text_bytes,
                                                  uint32_t *ids, size_t capacity, size_t *count);
 
 /* Token ids to bytes; special tokens give none. *count is the number of bytes, also when `capacity` is too small.
+ * A space that the tokenizer put in front of a text is left out in front of the whole.
  * The result is UTF-8 where the ids spell UTF-8; a sequence cut in the middle of a character is cut there. */
 COLIBRI_MUST_CHECK colibri_status colibri_detokenize(const struct colibri *engine, const uint32_t *ids,
                                                      size_t id_count, char *text, size_t capacity, size_t *count);

@@ -51,7 +51,7 @@ static void emit(struct colibri *engine, const struct colibri_request *request, 
     if (engine->image.has_tokenizer) {
         const uint8_t *text = NULL;
         uint32_t bytes = 0;
-        col_tokenizer_text(&engine->image.tokenizer, token.id, &text, &bytes);
+        col_tokenizer_next_text(&engine->image.tokenizer, token.id, &engine->stream.begun, &text, &bytes);
         if (col_stream_add(&engine->stream, request, text, bytes, *finish != 0u)) {
             *finish = COLIBRI_FINISH_STOP;
         }

@@ -278,32 +278,104 @@ COL_ASSERT_SIZE(struct col_expert, 32);
 
 /* ------------------------------------------------------------------------------------------------------ tokenizer */
 
-enum col_tokenizer_kind { COL_TOKENIZER_BYTE_BPE = 1 };
-enum col_pretokenizer { COL_PRETOKENIZER_GPT2 = 1 }; /* the byte-level split of GPT-2 */
+enum col_tokenizer_kind {
+    COL_TOKENIZER_BYTE_BPE = 1, /* byte-level byte-pair encoding: pairs merge, beginning with single bytes */
+    COL_TOKENIZER_CHAR_BPE = 2, /* SentencePiece's: pairs merge, beginning with characters; a space is one of them */
+    COL_TOKENIZER_UNIGRAM = 3   /* SentencePiece's: the tokens whose scores have the greatest sum */
+};
 
-/* Unicode classes that the pre-tokeniser tells apart. */
-enum col_char_class { COL_CLASS_OTHER = 0, COL_CLASS_LETTER = 1, COL_CLASS_NUMBER = 2, COL_CLASS_SPACE = 3 };
+/* What texts of kinds 2 and 3 begin with: a space of the tokenizer's own. */
+enum col_space_prefix {
+    COL_PREFIX_NONE = 0,
+    COL_PREFIX_EACH = 1,    /* each text between two added or special tokens */
+    COL_PREFIX_MISSING = 2, /* each piece that has no space in front already */
+    COL_PREFIX_FIRST = 3    /* as MISSING, but only at the very beginning of the input */
+};
+
+/* What becomes of that space when ids are turned into text again. */
+enum col_space_strip {
+    COL_STRIP_NONE = 0,
+    COL_STRIP_ONE = 1,  /* one space in front of the text of all ids is left out */
+    COL_STRIP_TOKEN = 2 /* all spaces in front of the first id's text are left out */
+};
+
+#define COL_TOKENIZER_WHOLE 1u  /* a piece that is a token is not cut (ignore_merges); needs `sorted` */
+#define COL_TOKENIZER_FUSE 2u   /* unknown characters beside each other are one unknown token */
+#define COL_TOKENIZER_SINGLE 4u /* sums of scores are rounded to binary32 */
 
 /* Head of the tokenizer section. Offsets are from the section's start. The tables lie in the order of their offsets
- * below, each at the first multiple of 8 after the one before; the section ends with the last. */
+ * below, each at the first multiple of 8 after the one before; the section ends with the last. A table whose count is 0
+ * has no bytes. Kinds 2 and 3 spell the space U+2581 in token texts as a space. */
 struct col_tokenizer {
-    uint32_t kind;          /* enum col_tokenizer_kind */
-    uint32_t pretokenizer;  /* enum col_pretokenizer */
-    uint32_t vocab;         /* equals col_model.vocab or is smaller (padded embeddings) */
-    uint32_t merge_slots;   /* power of two, more than merge_count */
-    uint32_t merge_count;   /* slots in use; ranks are below it */
-    uint32_t class_count;   /* ranges in the class table, at least 1 */
+    uint32_t kind;            /* enum col_tokenizer_kind */
+    uint32_t flags;           /* COL_TOKENIZER_* */
+    uint32_t prefix;          /* enum col_space_prefix; NONE for kind 1 */
+    uint32_t strip;           /* enum col_space_strip; NONE for kind 1 */
+    uint32_t vocab;           /* equals col_model.vocab or is smaller (padded embeddings) */
+    uint32_t unknown;         /* token of what has no other, or COL_NO_TOKEN */
     uint32_t max_token_bytes; /* longest text of any token, special ones included */
-    uint32_t text_bytes;    /* length of the token text pool */
-    uint32_t byte_ids;      /* offset: uint32_t[256], the token of each byte */
-    uint32_t token_offsets; /* offset: uint32_t[vocab + 1] into the pool; ascending */
-    uint32_t token_flags;   /* offset: uint8_t[vocab], COL_TOKEN_* */
-    uint32_t token_text;    /* offset: uint8_t[text_bytes] */
-    uint32_t merges;        /* offset: struct col_merge[merge_slots], open addressing, see col_merge_hash */
-    uint32_t classes;       /* offset: uint32_t[class_count], first code point << 8 | class; ascending from 0 */
-    uint32_t reserved[2];
+    uint32_t text_bytes;      /* length of the token text pool */
+    uint32_t byte_count;      /* 256, or 0 where characters without a token are unknown */
+    uint32_t merge_slots;     /* power of two, more than merge_count; kind 3: 0 */
+    uint32_t merge_count;     /* slots in use; ranks are below it */
+    uint32_t score_count;     /* vocab for kind 3, else 0 */
+    uint32_t sorted_count;    /* tokens that are looked up by their text */
+    uint32_t early_count;     /* tokens that are found in a text before it is normalised */
+    uint32_t late_count;      /* those that are found afterwards */
+    uint32_t class_count;     /* ranges in the class table, at least 1 */
+    uint32_t classes_used;    /* classes are below it; at most 255 */
+    uint32_t first_space;     /* from this class on characters are white space */
+    uint32_t split_count;     /* at most COL_MAX_SPLITS */
+    uint32_t move_count;
+    uint32_t decomposition_count; /* 0: texts are not normalised */
+    uint32_t composition_count;
+    uint32_t order_count;
+    uint32_t point_count;
+    uint32_t byte_ids;        /* offset: uint32_t[byte_count], the token of each byte */
+    uint32_t token_offsets;   /* offset: uint32_t[vocab + 1] into the pool; ascending */
+    uint32_t token_flags;     /* offset: uint8_t[vocab], COL_TOKEN_* */
+    uint32_t token_text;      /* offset: uint8_t[text_bytes] */
+    uint32_t merges;          /* offset: struct col_merge[merge_slots], open addressing, see col_merge_hash */
+    uint32_t scores;          /* offset: double[score_count] */
+    uint32_t sorted;          /* offset: uint32_t[sorted_count], tokens, their texts strictly ascending byte by byte */
+    uint32_t early;           /* offset: uint32_t[early_count], the same */
+    uint32_t late;            /* offset: uint32_t[late_count], the same */
+    uint32_t classes;         /* offset: uint32_t[class_count], first code point << 8 | class; ascending from 0 */
+    uint32_t splits;          /* offset: uint32_t[split_count], states of each split, at most COL_MAX_SPLIT_STATES */
+    uint32_t moves;           /* offset: uint16_t[move_count], for each split [states][classes_used + 1]: next state,
+                                 and COL_SPLIT_MATCH where a match ends before the character; the last column is the
+                                 text's end and leads to state 0, where nothing more matches; a match begins in state 1 */
+    uint32_t decompositions;  /* offset: struct col_decomposition[decomposition_count], code points ascending */
+    uint32_t compositions;    /* offset: struct col_composition[composition_count], ascending by first, then second */
+    uint32_t orders;          /* offset: uint32_t[order_count], first code point << 8 | canonical combining class;
+                                 ascending from 0 */
+    uint32_t points;          /* offset: uint32_t[point_count], code points that decompositions consist of */
+    uint32_t reserved[8];
 };
-COL_ASSERT_SIZE(struct col_tokenizer, 64);
+COL_ASSERT_SIZE(struct col_tokenizer, 192);
+
+#define COL_NO_TOKEN 0xffffffffu
+#define COL_MAX_SPLITS 8u
+#define COL_MAX_SPLIT_STATES 512u
+#define COL_SPLIT_MATCH 0x8000u
+
+/* A split cuts a text into its matches and what is between them; the next split cuts each of these pieces. */
+
+/* What stands for a code point when nothing in it can be decomposed further. Hangul syllables have no entry; they are
+ * decomposed and, where there are compositions, composed by the Unicode Standard's arithmetic. */
+struct col_decomposition {
+    uint32_t point;
+    uint16_t first; /* index into points */
+    uint16_t count; /* at least 1 */
+};
+COL_ASSERT_SIZE(struct col_decomposition, 8);
+
+struct col_composition {
+    uint32_t first;
+    uint32_t second;
+    uint32_t composed;
+};
+COL_ASSERT_SIZE(struct col_composition, 12);
 
 #define COL_TOKEN_SPECIAL 1u /* gives no text and never comes from text; the pool holds its name for tools */
 
@@ -338,6 +410,7 @@ enum col_segment_kind {
 };
 
 #define COL_USER_TRIM 1u            /* the template strips white space from both ends of the user's text */
+#define COL_USER_BEGINS 2u          /* the text is the input's beginning for the tokenizer, though tokens stand before it */
 #define COL_TEMPLATE_MAX_TEXT 65536u /* longest text segment, in bytes */
 
 struct col_segment {

@@ -114,7 +114,8 @@ void col_layout(struct colibri *engine, struct col_arena *arena)
     col_arena_region(arena, "scratch");
     uint64_t scratch = COLIBRI_SELFTEST_BYTES;
     if (image->has_tokenizer) {
-        const uint64_t text = col_template_scratch_bytes(&image->chat, engine->max_text_bytes);
+        const uint64_t text = col_template_scratch_bytes(&image->chat, &image->tokenizer,
+                                                         engine->max_text_bytes);
         scratch = text > scratch ? text : scratch;
     }
     engine->scratch = col_arena_claim(arena, scratch, 1);

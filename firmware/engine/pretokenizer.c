@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pretokenizer.c: the byte-level split of GPT-2, by hand. Each alternative of the pattern begins with a different
- * kind of character, so one look at the start decides and every byte is read once.
+ * pretokenizer.c: see pretokenizer.h. A split cuts a text into the matches of its pattern and the gaps between them;
+ * the next split sees each of these pieces as a text of its own.
  */
 #include "pretokenizer.h"
 
@@ -9,6 +9,8 @@
 
 #define FIRST_POINT(entry) ((entry) >> 8)
 #define CLASS(entry) ((entry) & 0xffu)
+#define STOP 0u  /* nothing more can match */
+#define START 1u
 
 /* The last range that begins at or before the code point. */
 static uint32_t search(const struct col_classes *classes, uint32_t code_point)
@@ -26,10 +28,8 @@ static uint32_t search(const struct col_classes *classes, uint32_t code_point)
     return CLASS(classes->range[low]);
 }
 
-void col_classes_init(struct col_classes *classes, const uint32_t *range, uint32_t count)
+void col_classes_init(struct col_classes *classes)
 {
-    classes->range = range;
-    classes->count = count;
     for (uint32_t i = 0; i < sizeof classes->ascii; i++) {
         classes->ascii[i] = (uint8_t)search(classes, i);
     }
@@ -40,67 +40,95 @@ uint32_t col_class_of(const struct col_classes *classes, uint32_t code_point)
     if (code_point < sizeof classes->ascii) {
         return classes->ascii[code_point];
     }
-    return code_point == COL_UTF8_INVALID ? (uint32_t)COL_CLASS_OTHER : search(classes, code_point);
+    return search(classes, code_point == COL_UTF8_INVALID ? 0x10ffffu : code_point);
 }
 
-static uint32_t class_at(const struct col_classes *classes, const uint8_t *text, size_t bytes, uint32_t *length)
+bool col_is_space(const struct col_classes *classes, uint32_t code_point)
 {
-    return col_class_of(classes, col_utf8_decode(text, bytes, length));
+    return col_class_of(classes, code_point) >= classes->first_space;
 }
 
-/* 's 't 'm 'd 're 've 'll: the length with the apostrophe, or 0. */
-static size_t contraction(const uint8_t *text, size_t bytes)
+/* One character of a text on its way through one split. */
+struct walk {
+    const struct col_classes *classes;
+    const uint16_t *moves;
+    const uint8_t *text;
+    size_t bytes;
+};
+
+/* The move from `state` at position `at`; *length is the character's, 0 at the text's end. */
+static uint32_t move(const struct walk *walk, uint32_t state, size_t at, uint32_t *length)
 {
-    if (bytes < 2 || text[0] != '\'') {
-        return 0;
+    uint32_t class = walk->classes->used;
+    *length = 0;
+    if (at < walk->bytes) {
+        class = col_class_of(walk->classes, col_utf8_decode(walk->text + at, walk->bytes - at, length));
     }
-    if (text[1] == 's' || text[1] == 't' || text[1] == 'm' || text[1] == 'd') {
-        return 2;
-    }
-    if (bytes >= 3 && ((text[1] == 'r' && text[2] == 'e') || (text[1] == 'v' && text[2] == 'e') ||
-                       (text[1] == 'l' && text[2] == 'l'))) {
-        return 3;
-    }
-    return 0;
+    return walk->moves[state * (walk->classes->used + 1u) + class];
 }
 
-/* Where the run of characters of one class that contains position `at` ends; *last is where its last one begins. */
-static size_t run_end(const struct col_classes *classes, const uint8_t *text, size_t bytes, size_t at, uint32_t class,
-                      size_t *last)
+/* End of the match that begins at `start`, or `start` when there is none. *second is the state that was reached behind
+ * the second character. */
+static size_t match_end(const struct walk *walk, size_t start, uint32_t *second)
 {
-    while (at < bytes) {
+    size_t matched = start;
+    size_t at = start;
+    uint32_t state = START;
+    *second = STOP;
+    for (uint32_t steps = 1; state != STOP; steps++) {
         uint32_t length;
-        if (class_at(classes, text + at, bytes - at, &length) != class) {
+        uint32_t next = move(walk, state, at, &length);
+        if ((next & COL_SPLIT_MATCH) != 0) {
+            matched = at;
+        }
+        state = next & ~COL_SPLIT_MATCH;
+        at += length;
+        *second = steps == 2 ? state : *second;
+    }
+    return matched;
+}
+
+/* End of the piece that begins at `start`: a match, or what lies before the next one.
+ *
+ * An attempt to match that fails may have looked at the whole rest. When the attempt one character further on comes, at
+ * the same place, into the same state, it fails as well and need not look again. Without this, a pattern like \s+$ would
+ * take n * n steps for n spaces before a letter. */
+static size_t piece_end(const struct walk *walk, size_t start)
+{
+    uint32_t second;
+    size_t end = match_end(walk, start, &second);
+    if (end > start) {
+        return end;
+    }
+    uint32_t length;
+    (void)move(walk, START, start, &length);
+    for (end = start + length; end < walk->bytes; end += length) {
+        uint32_t first = move(walk, START, end, &length) & ~COL_SPLIT_MATCH;
+        if (first != STOP && first == second) {
+            uint32_t unused;
+            second = move(walk, first, end + length, &unused) & ~COL_SPLIT_MATCH;
+        } else if (match_end(walk, end, &second) > end) {
             break;
         }
-        *last = at;
-        at += length;
-    }
-    return at;
-}
-
-size_t col_pretoken_gpt2(const struct col_classes *classes, const uint8_t *text, size_t bytes)
-{
-    size_t length = contraction(text, bytes);
-    if (length != 0) {
-        return length;
-    }
-    size_t start = 0; /* of the run, after the one space that may lead it */
-    uint32_t first_length;
-    uint32_t class = class_at(classes, text, bytes, &first_length);
-    if (text[0] == ' ' && bytes > 1) {
-        uint32_t second_length;
-        uint32_t second = class_at(classes, text + 1, bytes - 1, &second_length);
-        if (second != COL_CLASS_SPACE) {
-            class = second;
-            start = 1;
-        }
-    }
-    size_t last = start;
-    size_t end = run_end(classes, text, bytes, start, class, &last);
-    /* A run of white space before something else leaves its last character to that: \s+(?!\S). */
-    if (class == COL_CLASS_SPACE && end < bytes && last > 0) {
-        return last;
     }
     return end;
+}
+
+void col_pieces_begin(struct col_pieces *pieces, const struct col_classes *classes, const struct col_splits *splits,
+                      const uint8_t *text, size_t bytes)
+{
+    *pieces = (struct col_pieces){.classes = classes, .splits = splits, .text = text, .bytes = bytes};
+}
+
+size_t col_pieces_next(struct col_pieces *pieces, size_t at)
+{
+    size_t limit = pieces->bytes;
+    for (uint32_t i = 0; i < pieces->splits->count; i++) {
+        if (pieces->end[i] <= at) {
+            struct walk walk = {pieces->classes, pieces->splits->moves[i], pieces->text + at, limit - at};
+            pieces->end[i] = at + piece_end(&walk, 0);
+        }
+        limit = pieces->end[i];
+    }
+    return limit;
 }

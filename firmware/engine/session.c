@@ -165,8 +165,8 @@ void colibri_get_info(const struct colibri *engine, struct colibri_info *info)
     };
 }
 
-colibri_status colibri_tokenize(struct colibri *engine, const char *text, size_t text_bytes, uint32_t *ids,
-                                size_t capacity, size_t *count)
+static colibri_status tokenize(struct colibri *engine, const char *text, size_t text_bytes, bool begins, uint32_t *ids,
+                               size_t capacity, size_t *count)
 {
     *count = 0;
     if (!engine->image.has_tokenizer) {
@@ -174,9 +174,22 @@ colibri_status colibri_tokenize(struct colibri *engine, const char *text, size_t
     }
     const uint64_t start = col_now(engine);
     const colibri_status status = col_tokenizer_encode(&engine->image.tokenizer, engine->scratch,
-                                                       engine->max_text_bytes, text, text_bytes, ids, capacity, count);
+                                                       engine->max_text_bytes, text, text_bytes, begins, ids, capacity,
+                                                       count);
     engine->tokenizer_ticks += col_now(engine) - start;
     return status;
+}
+
+colibri_status colibri_tokenize(struct colibri *engine, const char *text, size_t text_bytes, uint32_t *ids,
+                                size_t capacity, size_t *count)
+{
+    return tokenize(engine, text, text_bytes, true, ids, capacity, count);
+}
+
+colibri_status colibri_tokenize_next(struct colibri *engine, const char *text, size_t text_bytes, uint32_t *ids,
+                                     size_t capacity, size_t *count)
+{
+    return tokenize(engine, text, text_bytes, false, ids, capacity, count);
 }
 
 colibri_status colibri_prompt(struct colibri *engine, const char *text, size_t text_bytes, uint32_t *ids,
@@ -198,6 +211,7 @@ colibri_status colibri_detokenize(const struct colibri *engine, const uint32_t *
                                   size_t capacity, size_t *count)
 {
     size_t length = 0;
+    bool begun = false;
     *count = 0;
     if (!engine->image.has_tokenizer) {
         return COLIBRI_E_IMAGE_UNSUPPORTED;
@@ -208,7 +222,7 @@ colibri_status colibri_detokenize(const struct colibri *engine, const uint32_t *
         if (ids[i] >= engine->image.model->vocab) {
             return COLIBRI_E_TOKEN_RANGE;
         }
-        col_tokenizer_text(&engine->image.tokenizer, ids[i], &piece, &bytes);
+        col_tokenizer_next_text(&engine->image.tokenizer, ids[i], &begun, &piece, &bytes);
         for (uint32_t b = 0; b < bytes; b++, length++) {
             if (length < capacity) {
                 text[length] = (char)piece[b];

@@ -15,6 +15,7 @@ void col_stream_reset(struct col_stream *stream)
 {
     stream->length = 0;
     stream->shown = 0;
+    stream->begun = false;
 }
 
 static bool equal(const char *a, const char *b, uint32_t bytes)

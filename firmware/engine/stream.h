@@ -12,6 +12,7 @@ struct col_stream {
     uint32_t capacity;
     uint32_t length;
     uint32_t shown;    /* of `length`, given to the caller by the last call */
+    bool begun;        /* for col_tokenizer_next_text */
 };
 
 /* Room for tokens of up to `max_token_bytes`. */

@@ -38,8 +38,8 @@ static colibri_status check_segment(const struct col_segment *segment, uint64_t 
         *cursor += segment->bytes;
         return COLIBRI_OK;
     case COL_SEGMENT_USER:
-        if ((segment->value & ~COL_USER_TRIM) != 0) {
-            return col_fail(BAD, detail, "template.value", segment->value, COL_USER_TRIM);
+        if ((segment->value & ~(COL_USER_TRIM | COL_USER_BEGINS)) != 0) {
+            return col_fail(BAD, detail, "template.value", segment->value, COL_USER_TRIM | COL_USER_BEGINS);
         }
         break;
     default:
@@ -119,11 +119,12 @@ static uint32_t longest_piece(const struct col_template_view *view, uint32_t max
     return longest > UINT32_MAX ? UINT32_MAX : (uint32_t)longest;
 }
 
-uint64_t col_template_scratch_bytes(const struct col_template_view *view, uint32_t max_text_bytes)
+uint64_t col_template_scratch_bytes(const struct col_template_view *view, const struct col_tokenizer_view *tokenizer,
+                                    uint32_t max_text_bytes)
 {
     uint32_t longest = longest_piece(view, max_text_bytes);
     uint64_t joined = view->beside_bytes == 0 ? 0 : round_up_8(longest);
-    return round_up_8(col_tokenizer_scratch_bytes(longest)) + joined;
+    return round_up_8(col_tokenizer_scratch_bytes(tokenizer, longest)) + joined;
 }
 
 /* White space at both ends, as Python's str.strip() sees it: the class of spaces and the four separators U+001C to
@@ -136,7 +137,7 @@ static void trim(const struct col_classes *classes, const char **text, size_t *b
     for (size_t i = 0; i < *bytes;) {
         uint32_t length;
         uint32_t point = col_utf8_decode(at + i, *bytes - i, &length);
-        if (col_class_of(classes, point) != COL_CLASS_SPACE && (point < 0x1c || point > 0x1f)) {
+        if (!col_is_space(classes, point) && (point < 0x1c || point > 0x1f)) {
             begin = i < begin ? i : begin;
             end = i + length;
         }
@@ -162,13 +163,13 @@ struct output {
 };
 
 static colibri_status encode_text(const struct col_tokenizer_view *tokenizer, void *scratch, uint32_t max_bytes,
-                                  const uint8_t *text, size_t bytes, struct output *out)
+                                  const uint8_t *text, size_t bytes, bool begins, struct output *out)
 {
     size_t count;
     size_t room = out->count < out->capacity ? out->capacity - out->count : 0;
     uint32_t *ids = room > 0 ? out->ids + out->count : NULL;
-    colibri_status status = col_tokenizer_encode(tokenizer, scratch, max_bytes, (const char *)text, bytes, ids, room,
-                                                 &count);
+    colibri_status status = col_tokenizer_encode(tokenizer, scratch, max_bytes, (const char *)text, bytes, begins, ids,
+                                                 room, &count);
     out->count += count;
     return status == COLIBRI_E_BUFFER_SIZE ? COLIBRI_OK : status;
 }
@@ -185,7 +186,7 @@ colibri_status col_template_encode(const struct col_template_view *view, const s
         trim(&tokenizer->classes, &text, &bytes);
     }
     uint32_t longest = longest_piece(view, max_text_bytes);
-    uint8_t *joined = (uint8_t *)scratch + round_up_8(col_tokenizer_scratch_bytes(longest));
+    uint8_t *joined = (uint8_t *)scratch + round_up_8(col_tokenizer_scratch_bytes(tokenizer, longest));
     struct output out = {.ids = ids, .capacity = capacity};
     for (uint32_t i = 0; i < view->segment_count; i++) {
         const struct col_segment *segment = &view->segments[i];
@@ -216,7 +217,8 @@ colibri_status col_template_encode(const struct col_template_view *view, const s
                 i++; /* done with it */
             }
         }
-        colibri_status status = encode_text(tokenizer, scratch, longest, piece, piece_bytes, &out);
+        bool begins = out.count == 0 || (segment->kind == COL_SEGMENT_USER && (segment->value & COL_USER_BEGINS) != 0);
+        colibri_status status = encode_text(tokenizer, scratch, longest, piece, piece_bytes, begins, &out);
         if (status != COLIBRI_OK) {
             return status;
         }

@@ -28,8 +28,9 @@ COLIBRI_MUST_CHECK colibri_status col_template_open(const uint8_t *section, uint
                                                     struct col_template_view *view, struct colibri_detail *detail);
 
 /* Scratch memory, in bytes, that col_template_encode needs for a user's text of up to max_text_bytes; aligned to 8.
- * Never less than col_tokenizer_scratch_bytes(max_text_bytes): one block serves both. */
-uint64_t col_template_scratch_bytes(const struct col_template_view *view, uint32_t max_text_bytes);
+ * Never less than col_tokenizer_scratch_bytes(tokenizer, max_text_bytes): one block serves both. */
+uint64_t col_template_scratch_bytes(const struct col_template_view *view, const struct col_tokenizer_view *tokenizer,
+                                    uint32_t max_text_bytes);
 
 /* The user's text, with the template around it, to ids. `scratch` holds col_template_scratch_bytes(view,
  * max_text_bytes) bytes, aligned to 8. Results as those of col_tokenizer_encode. No text of the user becomes a

@@ -5,18 +5,25 @@
 #include "tokenizer.h"
 
 #include "detail.h"
+#include "vocabulary.h"
 
 #define BAD COLIBRI_E_IMAGE_TOKENIZER
 #define TABLE_ALIGN 8u
+#define MAX_SCORE 1e30 /* sums stay finite */
 
-/* Tables lie in the order of their fields, each at the first multiple of TABLE_ALIGN after the one before. That makes
- * every offset a value to compare with, and overlaps impossible. Counts are 32 bits wide, so 64 bits cannot
- * overflow. */
-static bool next_table(uint64_t *cursor, uint64_t limit, uint32_t offset, uint64_t count, uint64_t size)
+/* Tables lie in the order of their fields, each at the first multiple of TABLE_ALIGN after the one before, zeros
+ * between them. That makes every offset a value to compare with, and overlaps impossible. Counts are 32 bits wide, so
+ * 64 bits cannot overflow. */
+static bool next_table(const uint8_t *section, uint64_t *cursor, uint64_t limit, uint32_t offset, uint64_t count,
+                       uint64_t size)
 {
     uint64_t start = (*cursor + TABLE_ALIGN - 1) & ~(uint64_t)(TABLE_ALIGN - 1);
+    bool zero = true;
+    for (uint64_t at = *cursor; at < start && at < limit; at++) {
+        zero = zero && section[at] == 0;
+    }
     *cursor = start + count * size;
-    return offset == start && *cursor <= limit;
+    return zero && offset == start && *cursor <= limit;
 }
 
 static const uint32_t *words(const uint8_t *section, uint32_t offset)
@@ -24,26 +31,52 @@ static const uint32_t *words(const uint8_t *section, uint32_t offset)
     return (const uint32_t *)(const void *)(section + offset);
 }
 
+/* Fields of the head that say what is done; the limits of its counts. */
 static colibri_status check_head(const struct col_tokenizer *head, uint32_t model_vocab, struct colibri_detail *detail)
 {
-    if (head->kind != COL_TOKENIZER_BYTE_BPE) {
-        return col_fail(COLIBRI_E_IMAGE_UNSUPPORTED, detail, "tokenizer.kind", head->kind, COL_TOKENIZER_BYTE_BPE);
+    const bool bytes = head->kind == COL_TOKENIZER_BYTE_BPE;
+    const bool unigram = head->kind == COL_TOKENIZER_UNIGRAM;
+    const uint32_t flags = bytes ? COL_TOKENIZER_WHOLE
+                                 : COL_TOKENIZER_FUSE | (unigram ? COL_TOKENIZER_SINGLE : 0u);
+    if (head->kind < COL_TOKENIZER_BYTE_BPE || head->kind > COL_TOKENIZER_UNIGRAM) {
+        return col_fail(COLIBRI_E_IMAGE_UNSUPPORTED, detail, "tokenizer.kind", head->kind, COL_TOKENIZER_UNIGRAM);
     }
-    if (head->pretokenizer != COL_PRETOKENIZER_GPT2) {
-        return col_fail(COLIBRI_E_IMAGE_UNSUPPORTED, detail, "tokenizer.pretokenizer", head->pretokenizer,
-                        COL_PRETOKENIZER_GPT2);
+    const struct {
+        const char *name;
+        uint32_t got;
+        uint32_t least;
+        uint32_t most;
+    } field[] = {
+        {"tokenizer.flags", head->flags & ~flags, 0, 0},
+        {"tokenizer.prefix", head->prefix, 0, bytes ? 0 : COL_PREFIX_FIRST},
+        {"tokenizer.strip", head->strip, 0, bytes ? 0 : COL_STRIP_TOKEN},
+        {"tokenizer.vocab", head->vocab, 1, model_vocab},
+        {"tokenizer.byte_count", head->byte_count, bytes ? 256 : 0, 256},
+        {"tokenizer.merge_slots", head->merge_slots, unigram ? 0 : 1, unigram ? 0 : UINT32_MAX},
+        {"tokenizer.merge_count", head->merge_count, 0, unigram ? 0 : head->merge_slots - 1},
+        {"tokenizer.score_count", head->score_count, unigram ? head->vocab : 0, unigram ? head->vocab : 0},
+        {"tokenizer.class_count", head->class_count, 1, UINT32_MAX},
+        {"tokenizer.classes_used", head->classes_used, 1, 255},
+        {"tokenizer.first_space", head->first_space, 0, head->classes_used},
+        {"tokenizer.split_count", head->split_count, 0, COL_MAX_SPLITS},
+        {"tokenizer.order_count", head->order_count, head->decomposition_count == 0 ? 0 : 1,
+         head->decomposition_count == 0 ? 0 : UINT32_MAX},
+        {"tokenizer.composition_count", head->composition_count, 0,
+         head->decomposition_count == 0 ? 0 : UINT32_MAX},
+    };
+    for (uint32_t i = 0; i < sizeof field / sizeof field[0]; i++) {
+        if (field[i].got < field[i].least || field[i].got > field[i].most) {
+            return col_fail(BAD, detail, field[i].name, field[i].got, field[i].most);
+        }
     }
-    if (head->vocab > model_vocab) {
-        return col_fail(BAD, detail, "tokenizer.vocab", head->vocab, model_vocab);
-    }
-    if (head->merge_slots == 0 || (head->merge_slots & (head->merge_slots - 1)) != 0) {
+    if ((head->merge_slots & (head->merge_slots - 1)) != 0) {
         return col_fail(BAD, detail, "tokenizer.merge_slots", head->merge_slots, 1);
     }
-    if (head->merge_count >= head->merge_slots) {
-        return col_fail(BAD, detail, "tokenizer.merge_count", head->merge_count, head->merge_slots - 1u);
+    if (head->byte_count != 0 && head->byte_count != 256) {
+        return col_fail(BAD, detail, "tokenizer.byte_count", head->byte_count, 256);
     }
-    if (head->class_count == 0) {
-        return col_fail(BAD, detail, "tokenizer.class_count", 0, 1);
+    if (head->unknown >= head->vocab ? head->unknown != COL_NO_TOKEN || unigram : bytes) {
+        return col_fail(BAD, detail, "tokenizer.unknown", head->unknown, head->vocab);
     }
     for (uint32_t i = 0; i < sizeof head->reserved / sizeof head->reserved[0]; i++) {
         if (head->reserved[i] != 0) {
@@ -53,7 +86,8 @@ static colibri_status check_head(const struct col_tokenizer *head, uint32_t mode
     return COLIBRI_OK;
 }
 
-static colibri_status check_layout(const struct col_tokenizer *head, uint64_t bytes, struct colibri_detail *detail)
+static colibri_status check_layout(const uint8_t *section, const struct col_tokenizer *head, uint64_t bytes,
+                                   struct colibri_detail *detail)
 {
     const struct {
         const char *name;
@@ -61,16 +95,27 @@ static colibri_status check_layout(const struct col_tokenizer *head, uint64_t by
         uint64_t count;
         uint64_t size;
     } table[] = {
-        {"tokenizer.byte_ids", head->byte_ids, 256, sizeof(uint32_t)},
+        {"tokenizer.byte_ids", head->byte_ids, head->byte_count, sizeof(uint32_t)},
         {"tokenizer.token_offsets", head->token_offsets, (uint64_t)head->vocab + 1, sizeof(uint32_t)},
         {"tokenizer.token_flags", head->token_flags, head->vocab, sizeof(uint8_t)},
         {"tokenizer.token_text", head->token_text, head->text_bytes, sizeof(uint8_t)},
         {"tokenizer.merges", head->merges, head->merge_slots, sizeof(struct col_merge)},
+        {"tokenizer.scores", head->scores, head->score_count, sizeof(double)},
+        {"tokenizer.sorted", head->sorted, head->sorted_count, sizeof(uint32_t)},
+        {"tokenizer.early", head->early, head->early_count, sizeof(uint32_t)},
+        {"tokenizer.late", head->late, head->late_count, sizeof(uint32_t)},
         {"tokenizer.classes", head->classes, head->class_count, sizeof(uint32_t)},
+        {"tokenizer.splits", head->splits, head->split_count, sizeof(uint32_t)},
+        {"tokenizer.moves", head->moves, head->move_count, sizeof(uint16_t)},
+        {"tokenizer.decompositions", head->decompositions, head->decomposition_count,
+         sizeof(struct col_decomposition)},
+        {"tokenizer.compositions", head->compositions, head->composition_count, sizeof(struct col_composition)},
+        {"tokenizer.orders", head->orders, head->order_count, sizeof(uint32_t)},
+        {"tokenizer.points", head->points, head->point_count, sizeof(uint32_t)},
     };
     uint64_t cursor = sizeof *head;
     for (uint32_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-        if (!next_table(&cursor, bytes, table[i].offset, table[i].count, table[i].size)) {
+        if (!next_table(section, &cursor, bytes, table[i].offset, table[i].count, table[i].size)) {
             uint64_t end = cursor > bytes ? cursor : table[i].offset;
             return col_fail(BAD, detail, table[i].name, end, cursor > bytes ? bytes : cursor);
         }
@@ -117,7 +162,7 @@ static bool is_plain(const struct col_tokenizer_view *view, uint32_t id)
 
 static colibri_status check_bytes(const struct col_tokenizer_view *view, struct colibri_detail *detail)
 {
-    for (uint32_t byte = 0; byte < 256; byte++) {
+    for (uint32_t byte = 0; byte < view->head->byte_count; byte++) {
         uint32_t id = view->byte_ids[byte];
         if (!is_plain(view, id) || text_length(view, id) != 1 ||
             view->token_text[view->token_offsets[id]] != byte) {
@@ -151,18 +196,17 @@ static bool is_joined(const struct col_tokenizer_view *view, uint32_t whole, uin
            equal(pool + offset[whole] + left_length, pool + offset[right], right_length);
 }
 
-static colibri_status check_merges(const struct col_tokenizer_view *view, uint32_t merge_count,
-                                   struct colibri_detail *detail)
+static colibri_status check_merges(const struct col_tokenizer_view *view, struct colibri_detail *detail)
 {
     uint32_t used = 0;
-    for (uint32_t slot = 0; slot < view->merge_slots; slot++) {
+    for (uint32_t slot = 0; slot < view->head->merge_slots; slot++) {
         const struct col_merge *merge = &view->merges[slot];
         if (merge->rank == COL_NO_RANK) {
             continue;
         }
         used++;
-        if (merge->rank >= merge_count) {
-            return col_fail(BAD, detail, "tokenizer.merges.rank", merge->rank, merge_count);
+        if (merge->rank >= view->head->merge_count) {
+            return col_fail(BAD, detail, "tokenizer.merges.rank", merge->rank, view->head->merge_count);
         }
         if (!is_plain(view, merge->left) || !is_plain(view, merge->right)) {
             return col_fail(BAD, detail, "tokenizer.merges.left", slot, view->vocab);
@@ -172,19 +216,151 @@ static colibri_status check_merges(const struct col_tokenizer_view *view, uint32
         }
     }
     /* merge_count < merge_slots: at least one slot is empty, so that every search ends. */
-    return used == merge_count ? COLIBRI_OK : col_fail(BAD, detail, "tokenizer.merge_count", merge_count, used);
+    return used == view->head->merge_count
+               ? COLIBRI_OK
+               : col_fail(BAD, detail, "tokenizer.merge_count", view->head->merge_count, used);
 }
 
-static colibri_status check_classes(const uint32_t *range, uint32_t count, struct colibri_detail *detail)
+/* Tokens that are looked up by their texts: none special, none empty, texts strictly ascending. */
+static colibri_status check_sorted(const struct col_tokenizer_view *view, const uint32_t *ids, uint32_t count,
+                                   const char *name, struct colibri_detail *detail)
 {
+    const uint8_t *before = NULL;
+    uint32_t before_bytes = 0;
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t first = range[i] >> 8;
-        bool ordered = i == 0 ? first == 0 : first > range[i - 1] >> 8;
-        if (!ordered || first > 0x10ffff || (range[i] & 0xffu) > COL_CLASS_SPACE) {
-            return col_fail(BAD, detail, "tokenizer.classes", range[i], i);
+        const uint8_t *text;
+        uint32_t bytes;
+        col_tokenizer_text(view, ids[i], &text, &bytes);
+        uint32_t same = 0;
+        while (same < bytes && same < before_bytes && text[same] == before[same]) {
+            same++;
+        }
+        if (same == bytes || (same < before_bytes && text[same] < before[same])) {
+            return col_fail(BAD, detail, name, ids[i], i);
+        }
+        before = text;
+        before_bytes = bytes;
+    }
+    return COLIBRI_OK;
+}
+
+/* What SentencePiece's kinds rely on: the space is a token, scores are numbers. */
+static colibri_status check_characters(const struct col_tokenizer_view *view, struct colibri_detail *detail)
+{
+    const uint8_t space = ' ';
+    if (view->head->kind == COL_TOKENIZER_BYTE_BPE) {
+        return COLIBRI_OK;
+    }
+    if (col_find_token(view, view->sorted, view->head->sorted_count, &space, 1) == COL_NO_TOKEN) {
+        return col_fail(BAD, detail, "tokenizer.sorted", view->head->sorted_count, ' ');
+    }
+    for (uint32_t i = 0; i < view->head->score_count; i++) {
+        if (!(view->scores[i] > -MAX_SCORE && view->scores[i] < MAX_SCORE)) {
+            return col_fail(BAD, detail, "tokenizer.scores", i, view->head->score_count);
         }
     }
     return COLIBRI_OK;
+}
+
+static colibri_status check_classes(const struct col_classes *classes, struct colibri_detail *detail)
+{
+    for (uint32_t i = 0; i < classes->count; i++) {
+        uint32_t first = classes->range[i] >> 8;
+        bool ordered = i == 0 ? first == 0 : first > classes->range[i - 1] >> 8;
+        if (!ordered || first > 0x10ffff || (classes->range[i] & 0xffu) >= classes->used) {
+            return col_fail(BAD, detail, "tokenizer.classes", classes->range[i], i);
+        }
+    }
+    return COLIBRI_OK;
+}
+
+/* The splits' tables follow each other without gaps. Nothing moves on behind the text's end, so that every walk ends. */
+static colibri_status check_splits(const struct col_tokenizer *head, const uint32_t *states, const uint16_t *moves,
+                                   struct col_splits *splits, struct colibri_detail *detail)
+{
+    const uint32_t columns = head->classes_used + 1u;
+    uint64_t used = 0;
+    splits->count = head->split_count;
+    for (uint32_t i = 0; i < head->split_count; i++) {
+        if (states[i] < 2 || states[i] > COL_MAX_SPLIT_STATES) {
+            return col_fail(BAD, detail, "tokenizer.splits", states[i], COL_MAX_SPLIT_STATES);
+        }
+        splits->moves[i] = moves + used;
+        used += (uint64_t)states[i] * columns;
+        if (used > head->move_count) {
+            return col_fail(BAD, detail, "tokenizer.move_count", head->move_count, used);
+        }
+        for (uint32_t at = 0; at < states[i] * columns; at++) {
+            uint32_t state = splits->moves[i][at] & ~COL_SPLIT_MATCH;
+            if (state >= (at % columns == head->classes_used ? 1u : states[i])) {
+                return col_fail(BAD, detail, "tokenizer.moves", state, states[i]);
+            }
+        }
+    }
+    return used == head->move_count ? COLIBRI_OK
+                                    : col_fail(BAD, detail, "tokenizer.move_count", head->move_count, used);
+}
+
+static void fill_view(struct col_tokenizer_view *view, const uint8_t *section, const struct col_tokenizer *head)
+{
+    *view = (struct col_tokenizer_view){
+        .head = head,
+        .byte_ids = head->byte_count == 0 ? NULL : words(section, head->byte_ids),
+        .token_offsets = words(section, head->token_offsets),
+        .token_flags = section + head->token_flags,
+        .token_text = section + head->token_text,
+        .merges = (const struct col_merge *)(const void *)(section + head->merges),
+        .scores = (const double *)(const void *)(section + head->scores),
+        .sorted = words(section, head->sorted),
+        .early = words(section, head->early),
+        .late = words(section, head->late),
+        .vocab = head->vocab,
+        .max_token_bytes = head->max_token_bytes,
+        .classes = {.range = words(section, head->classes),
+                    .count = head->class_count,
+                    .used = head->classes_used,
+                    .first_space = head->first_space},
+        .normalizer = {.decompositions = (const struct col_decomposition *)words(section, head->decompositions),
+                       .compositions = (const struct col_composition *)words(section, head->compositions),
+                       .orders = words(section, head->orders),
+                       .points = words(section, head->points),
+                       .decomposition_count = head->decomposition_count,
+                       .composition_count = head->composition_count,
+                       .order_count = head->order_count},
+    };
+}
+
+static colibri_status check_tables(struct col_tokenizer_view *view, const uint8_t *section,
+                                   struct colibri_detail *detail)
+{
+    const struct col_tokenizer *head = view->head;
+    const uint16_t *moves = (const uint16_t *)(const void *)(section + head->moves);
+    colibri_status status = check_classes(&view->classes, detail);
+    if (status == COLIBRI_OK) {
+        status = check_splits(head, words(section, head->splits), moves, &view->splits, detail);
+    }
+    if (status == COLIBRI_OK) {
+        status = col_normalizer_check(&view->normalizer, head->point_count, detail);
+    }
+    if (status == COLIBRI_OK) {
+        status = check_tokens(view, head->text_bytes, detail);
+    }
+    if (status == COLIBRI_OK) {
+        status = check_bytes(view, detail);
+    }
+    if (status == COLIBRI_OK) {
+        status = check_merges(view, detail);
+    }
+    if (status == COLIBRI_OK) {
+        status = check_sorted(view, view->sorted, head->sorted_count, "tokenizer.sorted", detail);
+    }
+    if (status == COLIBRI_OK) {
+        status = check_sorted(view, view->early, head->early_count, "tokenizer.early", detail);
+    }
+    if (status == COLIBRI_OK) {
+        status = check_sorted(view, view->late, head->late_count, "tokenizer.late", detail);
+    }
+    return status == COLIBRI_OK ? check_characters(view, detail) : status;
 }
 
 colibri_status col_tokenizer_open(const uint8_t *section, uint64_t bytes, uint32_t model_vocab,
@@ -199,28 +375,17 @@ colibri_status col_tokenizer_open(const uint8_t *section, uint64_t bytes, uint32
     }
     colibri_status status = check_head(head, model_vocab, detail);
     if (status == COLIBRI_OK) {
-        status = check_layout(head, bytes, detail);
+        status = check_layout(section, head, bytes, detail);
     }
     if (status != COLIBRI_OK) {
         return status;
     }
-    view->byte_ids = words(section, head->byte_ids);
-    view->token_offsets = words(section, head->token_offsets);
-    view->token_flags = section + head->token_flags;
-    view->token_text = section + head->token_text;
-    view->merges = (const struct col_merge *)(const void *)(section + head->merges);
-    view->vocab = head->vocab;
-    view->merge_slots = head->merge_slots;
-    view->max_token_bytes = head->max_token_bytes;
-    status = check_classes(words(section, head->classes), head->class_count, detail);
+    fill_view(view, section, head);
+    status = check_tables(view, section, detail);
     if (status == COLIBRI_OK) {
-        col_classes_init(&view->classes, words(section, head->classes), head->class_count);
-        status = check_tokens(view, head->text_bytes, detail);
+        col_classes_init(&view->classes);
     }
-    if (status == COLIBRI_OK) {
-        status = check_bytes(view, detail);
-    }
-    return status == COLIBRI_OK ? check_merges(view, head->merge_count, detail) : status;
+    return status;
 }
 
 void col_tokenizer_text(const struct col_tokenizer_view *view, uint32_t id, const uint8_t **text, uint32_t *bytes)
@@ -230,5 +395,20 @@ void col_tokenizer_text(const struct col_tokenizer_view *view, uint32_t id, cons
     if (is_plain(view, id)) {
         *text = view->token_text + view->token_offsets[id];
         *bytes = text_length(view, id);
+    }
+}
+
+void col_tokenizer_next_text(const struct col_tokenizer_view *view, uint32_t id, bool *begun, const uint8_t **text,
+                             uint32_t *bytes)
+{
+    col_tokenizer_text(view, id, text, bytes);
+    if (*begun || *bytes == 0) {
+        return;
+    }
+    *begun = true;
+    const uint32_t most = view->head->strip == COL_STRIP_TOKEN ? *bytes : view->head->strip;
+    for (uint32_t i = 0; i < most && *bytes > 0 && **text == ' '; i++) {
+        ++*text;
+        --*bytes;
     }
 }

@@ -1,176 +1,192 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tokenizer_encode.c: byte-pair encoding. Within each piece of the pre-tokeniser the pair of neighbours with the
- * lowest rank merges, the leftmost of equals first, until no pair has a rank.
- *
- * The symbols of a piece are a linked list over its bytes: symbol i begins at byte i and is named by it. A binary heap
- * holds each symbol that could merge with the one after it, once; slot[] finds it there, so that a pair whose
- * neighbour changed is moved or taken out at once and the heap never holds what is no longer true. That bounds it to
- * one entry per byte, and a piece of n bytes takes O(n log n) steps.
+ * tokenizer_encode.c: the way of a text to its tokens: added tokens are found, what is between them is normalised, added
+ * tokens are found in that, what is between them is cut into pieces, and a model turns each piece into tokens.
  */
-#include "tokenizer.h"
+#include "tokenizer_model.h"
+#include "utf8.h"
+#include "vocabulary.h"
 
-#define NONE 0xffffffffu
-
-/* Six words for each byte of a piece; all arrays are [bytes of the piece]. */
-struct piece {
+struct encoding {
     const struct col_tokenizer_view *view;
-    uint32_t *id;       /* token of the symbol */
-    uint32_t *next;     /* the symbol after it, or NONE */
-    uint32_t *previous; /* the symbol before it, or NONE */
-    uint32_t *rank;     /* of the merge with the next one; counts while the symbol is in the heap */
-    uint32_t *slot;     /* place in the heap, or NONE */
-    uint32_t *heap;     /* symbols, the next to merge first */
-    uint32_t heap_count;
+    uint8_t *normal; /* [max_text_bytes], of a tokenizer that normalises */
+    void *model;     /* its scratch memory */
+    uint32_t max_text_bytes;
+    bool first; /* nothing was encoded yet and the text is the input's beginning */
+    struct col_id_list list;
 };
-#define WORDS_PER_BYTE 6u
 
-uint64_t col_tokenizer_scratch_bytes(uint32_t max_text_bytes)
+static uint64_t round_up_8(uint64_t bytes)
 {
-    return (uint64_t)max_text_bytes * (WORDS_PER_BYTE * sizeof(uint32_t));
+    return (bytes + 7) & ~(uint64_t)7;
 }
 
-static const struct col_merge *find_merge(const struct col_tokenizer_view *view, uint32_t left, uint32_t right)
+/* Positions of the longest piece, its end included; see tokenizer_model.h. */
+static uint64_t max_positions(const struct col_tokenizer_view *view, uint32_t max_text_bytes)
 {
-    uint32_t mask = view->merge_slots - 1;
-    for (uint32_t slot = col_merge_hash(left, right, view->merge_slots);; slot = (slot + 1) & mask) {
-        const struct col_merge *merge = &view->merges[slot];
-        if (merge->rank == COL_NO_RANK) {
-            return NULL;
+    return view->head->kind == COL_TOKENIZER_BYTE_BPE ? max_text_bytes : (uint64_t)max_text_bytes + 2;
+}
+
+static uint64_t normal_bytes(const struct col_tokenizer_view *view, uint32_t max_text_bytes)
+{
+    return view->head->decomposition_count == 0 ? 0 : round_up_8(max_text_bytes);
+}
+
+uint64_t col_tokenizer_scratch_bytes(const struct col_tokenizer_view *view, uint32_t max_text_bytes)
+{
+    return normal_bytes(view, max_text_bytes) +
+           max_positions(view, max_text_bytes) * (COL_WORDS_PER_POSITION * sizeof(uint32_t));
+}
+
+uint32_t col_piece_character(const struct col_piece *piece, uint32_t position, const uint8_t **bytes, uint32_t *count)
+{
+    static const uint8_t space = ' ';
+    *bytes = &space;
+    *count = 1;
+    if (position < piece->lead) {
+        return 1;
+    }
+    const uint8_t *at = piece->text + (position - piece->lead);
+    uint32_t length;
+    if (col_utf8_decode(at, piece->bytes - (position - piece->lead), &length) != 0x2581) {
+        *bytes = at;
+        *count = length;
+    }
+    return length;
+}
+
+static bool begins_with_space(const uint8_t *text, size_t bytes)
+{
+    uint32_t length;
+    return bytes > 0 && (text[0] == ' ' || col_utf8_decode(text, bytes, &length) == 0x2581);
+}
+
+/* Whether the tokenizer puts a space before a piece; `opens`: the piece is the first of a text between added tokens. */
+static bool needs_space(const struct encoding *encoding, const uint8_t *text, size_t bytes, bool opens)
+{
+    switch (encoding->view->head->prefix) {
+    case COL_PREFIX_EACH:
+        return opens;
+    case COL_PREFIX_MISSING:
+        return !begins_with_space(text, bytes);
+    case COL_PREFIX_FIRST:
+        return opens && encoding->first && !begins_with_space(text, bytes);
+    default:
+        return false;
+    }
+}
+
+static void encode_piece(struct encoding *encoding, const uint8_t *text, size_t bytes, bool opens)
+{
+    const struct col_tokenizer_view *view = encoding->view;
+    struct col_piece piece = {view, text, (uint32_t)bytes, needs_space(encoding, text, bytes, opens) ? 1 : 0};
+    if ((view->head->flags & COL_TOKENIZER_WHOLE) != 0) {
+        uint32_t whole = col_find_token(view, view->sorted, view->head->sorted_count, text, bytes);
+        if (whole != COL_NO_TOKEN) {
+            col_put_id(&encoding->list, whole);
+            return;
         }
-        if (merge->left == left && merge->right == right) {
-            return merge;
+    }
+    if (view->head->kind == COL_TOKENIZER_UNIGRAM) {
+        col_encode_unigram(&piece, encoding->model, &encoding->list);
+    } else {
+        col_encode_pairs(&piece, encoding->model, &encoding->list);
+    }
+}
+
+static void encode_pieces(struct encoding *encoding, const uint8_t *text, size_t bytes)
+{
+    struct col_pieces pieces;
+    col_pieces_begin(&pieces, &encoding->view->classes, &encoding->view->splits, text, bytes);
+    for (size_t at = 0; at < bytes;) {
+        size_t end = col_pieces_next(&pieces, at);
+        encode_piece(encoding, text + at, end - at, at == 0);
+        at = end;
+    }
+    encoding->first = encoding->first && bytes == 0;
+}
+
+/* The next of the added tokens `ids` at or behind `at`; its place at *begin and *end, the text's end when there is none. */
+static uint32_t find_added(const struct col_tokenizer_view *view, const uint32_t *ids, uint32_t count,
+                           const uint8_t *text, size_t bytes, size_t at, size_t *begin, size_t *end)
+{
+    for (; count > 0 && at < bytes; at++) {
+        size_t length;
+        uint32_t id = col_longest_token(view, ids, count, text + at, bytes - at, &length);
+        if (id != COL_NO_TOKEN) {
+            *begin = at;
+            *end = at + length;
+            return id;
         }
     }
+    *begin = bytes;
+    *end = bytes;
+    return COL_NO_TOKEN;
 }
 
-static bool before(const struct piece *piece, uint32_t a, uint32_t b)
+static void encode_normal(struct encoding *encoding, const uint8_t *text, size_t bytes)
 {
-    return piece->rank[a] < piece->rank[b] || (piece->rank[a] == piece->rank[b] && a < b);
-}
-
-static void place(struct piece *piece, uint32_t slot, uint32_t symbol)
-{
-    piece->heap[slot] = symbol;
-    piece->slot[symbol] = slot;
-}
-
-static void sift_up(struct piece *piece, uint32_t slot)
-{
-    uint32_t symbol = piece->heap[slot];
-    while (slot > 0 && before(piece, symbol, piece->heap[(slot - 1) / 2])) {
-        place(piece, slot, piece->heap[(slot - 1) / 2]);
-        slot = (slot - 1) / 2;
-    }
-    place(piece, slot, symbol);
-}
-
-static void sift_down(struct piece *piece, uint32_t slot)
-{
-    uint32_t symbol = piece->heap[slot];
-    while (slot < piece->heap_count / 2) { /* while it has a child */
-        uint32_t child = 2 * slot + 1;
-        if (child + 1 < piece->heap_count && before(piece, piece->heap[child + 1], piece->heap[child])) {
-            child++;
+    const struct col_tokenizer_view *view = encoding->view;
+    for (size_t at = 0; at < bytes;) {
+        size_t begin;
+        size_t end;
+        uint32_t id = find_added(view, view->late, view->head->late_count, text, bytes, at, &begin, &end);
+        encode_pieces(encoding, text + at, begin - at);
+        if (id != COL_NO_TOKEN) {
+            col_put_id(&encoding->list, id);
+            encoding->first = false;
         }
-        if (!before(piece, piece->heap[child], symbol)) {
-            break;
+        at = end;
+    }
+}
+
+static colibri_status encode_raw(struct encoding *encoding, const uint8_t *text, size_t bytes)
+{
+    if (encoding->view->head->decomposition_count != 0) {
+        size_t length;
+        colibri_status status = col_normalize(&encoding->view->normalizer, text, bytes, encoding->normal,
+                                              encoding->max_text_bytes, &length);
+        if (status != COLIBRI_OK) {
+            return status;
         }
-        place(piece, slot, piece->heap[child]);
-        slot = child;
+        text = encoding->normal;
+        bytes = length;
     }
-    place(piece, slot, symbol);
-}
-
-static void heap_remove(struct piece *piece, uint32_t symbol)
-{
-    uint32_t slot = piece->slot[symbol];
-    if (slot == NONE) {
-        return;
-    }
-    piece->slot[symbol] = NONE;
-    uint32_t last = piece->heap[--piece->heap_count];
-    if (last != symbol) {
-        place(piece, slot, last);
-        sift_up(piece, slot);
-        sift_down(piece, piece->slot[last]);
-    }
-}
-
-/* Looks up anew what the symbol and the one after it merge to. */
-static void update_pair(struct piece *piece, uint32_t symbol)
-{
-    heap_remove(piece, symbol);
-    if (piece->next[symbol] == NONE) {
-        return;
-    }
-    const struct col_merge *merge = find_merge(piece->view, piece->id[symbol], piece->id[piece->next[symbol]]);
-    if (merge != NULL) {
-        piece->rank[symbol] = merge->rank;
-        place(piece, piece->heap_count, symbol);
-        sift_up(piece, piece->heap_count++);
-    }
-}
-
-static void merge_first(struct piece *piece)
-{
-    uint32_t symbol = piece->heap[0];
-    uint32_t gone = piece->next[symbol];
-    const struct col_merge *merge = find_merge(piece->view, piece->id[symbol], piece->id[gone]);
-    heap_remove(piece, gone);
-    piece->id[symbol] = merge->merged;
-    piece->next[symbol] = piece->next[gone];
-    if (piece->next[gone] != NONE) {
-        piece->previous[piece->next[gone]] = symbol;
-    }
-    update_pair(piece, symbol);
-    if (piece->previous[symbol] != NONE) {
-        update_pair(piece, piece->previous[symbol]);
-    }
-}
-
-static void merge_piece(struct piece *piece, uint32_t *scratch, const uint8_t *text, uint32_t bytes)
-{
-    piece->id = scratch;
-    piece->next = scratch + bytes;
-    piece->previous = scratch + 2 * (size_t)bytes;
-    piece->rank = scratch + 3 * (size_t)bytes;
-    piece->slot = scratch + 4 * (size_t)bytes;
-    piece->heap = scratch + 5 * (size_t)bytes;
-    piece->heap_count = 0;
-    for (uint32_t i = 0; i < bytes; i++) {
-        piece->id[i] = piece->view->byte_ids[text[i]];
-        piece->next[i] = i + 1 < bytes ? i + 1 : NONE;
-        piece->previous[i] = i > 0 ? i - 1 : NONE;
-        piece->slot[i] = NONE;
-    }
-    for (uint32_t i = 0; i < bytes; i++) {
-        update_pair(piece, i);
-    }
-    while (piece->heap_count > 0) {
-        merge_first(piece);
-    }
+    encode_normal(encoding, text, bytes);
+    return COLIBRI_OK;
 }
 
 colibri_status col_tokenizer_encode(const struct col_tokenizer_view *view, void *scratch, uint32_t max_text_bytes,
-                                    const char *text, size_t bytes, uint32_t *ids, size_t capacity, size_t *count)
+                                    const char *text, size_t bytes, bool begins, uint32_t *ids, size_t capacity,
+                                    size_t *count)
 {
+    const uint8_t *from = (const uint8_t *)text;
+    struct encoding encoding = {
+        .view = view,
+        .normal = scratch,
+        .model = (uint8_t *)scratch + normal_bytes(view, max_text_bytes),
+        .max_text_bytes = max_text_bytes,
+        .first = begins,
+        .list = {ids, capacity, 0},
+    };
     *count = 0;
     if (bytes > max_text_bytes) {
         return COLIBRI_E_TEXT_SIZE;
     }
-    const uint8_t *at = (const uint8_t *)text;
-    struct piece piece = {.view = view};
-    for (size_t done = 0; done < bytes;) {
-        size_t length = col_pretoken_gpt2(&view->classes, at + done, bytes - done);
-        merge_piece(&piece, scratch, at + done, (uint32_t)length);
-        for (uint32_t symbol = 0; symbol != NONE; symbol = piece.next[symbol]) {
-            if (*count < capacity) {
-                ids[*count] = piece.id[symbol];
-            }
-            ++*count;
+    for (size_t at = 0; at < bytes;) {
+        size_t begin;
+        size_t end;
+        uint32_t id = find_added(view, view->early, view->head->early_count, from, bytes, at, &begin, &end);
+        colibri_status status = encode_raw(&encoding, from + at, begin - at);
+        if (status != COLIBRI_OK) {
+            return status;
         }
-        done += length;
+        if (id != COL_NO_TOKEN) {
+            col_put_id(&encoding.list, id);
+            encoding.first = false;
+        }
+        at = end;
     }
+    *count = encoding.list.count;
     return *count <= capacity ? COLIBRI_OK : COLIBRI_E_BUFFER_SIZE;
 }

@@ -66,6 +66,20 @@ uint32_t col_utf8_decode(const uint8_t *text, size_t bytes, uint32_t *length)
     return point;
 }
 
+uint32_t col_utf8_encode(uint32_t code_point, uint8_t out[4])
+{
+    if (code_point < 0x80) {
+        out[0] = (uint8_t)code_point;
+        return 1;
+    }
+    uint32_t length = code_point < 0x800 ? 2 : code_point < 0x10000 ? 3 : 4;
+    for (uint32_t i = length - 1; i > 0; i--, code_point >>= 6) {
+        out[i] = (uint8_t)(0x80u | (code_point & 0x3fu));
+    }
+    out[0] = (uint8_t)(0xf00u >> length | code_point);
+    return length;
+}
+
 size_t col_utf8_complete(const uint8_t *text, size_t bytes)
 {
     for (size_t back = 1; back <= 3 && back <= bytes; back++) {

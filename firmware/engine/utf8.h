@@ -15,6 +15,9 @@
  * invalid byte counts as one character. */
 uint32_t col_utf8_decode(const uint8_t *text, size_t bytes, uint32_t *length);
 
+/* Writes a code point that is no surrogate and at most U+10FFFF; returns the number of bytes, at most 4. */
+uint32_t col_utf8_encode(uint32_t code_point, uint8_t out[4]);
+
 /* Length of the longest prefix of text[0..bytes) that does not end inside a character. Only a tail that more bytes
  * could complete is held back, at most 3 bytes; invalid bytes count as complete. */
 size_t col_utf8_complete(const uint8_t *text, size_t bytes);

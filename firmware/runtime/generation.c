@@ -88,8 +88,9 @@ static colibri_status append_text(struct service *service, const uint8_t *text, 
     size_t added = 0;
     /* An empty text may come as NULL from the cursor. */
     const char *characters = text == NULL ? "" : (const char *)text;
-    colibri_status status = template ? colibri_prompt(model->engine, characters, bytes, ids, room, &added)
-                                     : colibri_tokenize(model->engine, characters, bytes, ids, room, &added);
+    colibri_status status = template      ? colibri_prompt(model->engine, characters, bytes, ids, room, &added)
+                            : *count == 0 ? colibri_tokenize(model->engine, characters, bytes, ids, room, &added)
+                                          : colibri_tokenize_next(model->engine, characters, bytes, ids, room, &added);
     if (status == COLIBRI_E_BUFFER_SIZE) {
         return col_fail(COLIBRI_E_CONTEXT_FULL, detail, "prompt", *count + added, model->ids_capacity);
     }

@@ -23,6 +23,7 @@ from tokenizer_native import (
     split_text,
     tokenizer_library,
 )
+from tokenizer_texts import any_text, hard_text
 
 NAMES = ("hummingbird", "trained", "scrambled-1", "scrambled-2")
 
@@ -58,56 +59,6 @@ def check_text(pair: tuple[EngineTokenizer, Reference], text: str) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- valid Unicode
-
-WHITE = " \t\n\v\f\r\x1c\x1d\x1e\x1f\x85\xa0\u1680\u180e\u2000\u2007\u200a\u200b\u2028\u2029\u202f\u205f\u3000\ufeff"
-DIGITS = "0123456789\u0664\u0967\u0e53\u2162\u00bd\u3007\u2460\U0001d7d8\U00010107"
-SCRIPTS = "azAZ\u00e9\u00df\u0130\u0434\u05d0\u0639\u0939\u4e2d\u6587\u3042\u30ab\uac00\U00020000\U0001f600"
-MARKS = "\u0301\u0308\u093e\u0e31\u200d\ufe0f\u20e3\U0001f3fd\U000e0061"
-CONTROLS = "\x00\x01\x07\x08\x1b\x7f\x80\x9f\ufffd\ufffe\U0010ffff\ue000"
-SPELLINGS = [
-    "<|bos|>",
-    "<|user|>",
-    "<|assistant|>",
-    "<|eos|>",
-    "<s>",
-    "</s>",
-    "<s><s>",
-    "[INST]",
-    "<end>",
-    "<more>",
-    "<|",
-]
-WORDS = [
-    "'s",
-    "'t",
-    "'re",
-    "'ve",
-    "'m",
-    "'ll",
-    "'d",
-    "'S",
-    "'",
-    "''",
-    "don't",
-    "we'll",
-    "\u2019s",
-    "\U0001f469\u200d\U0001f52c",
-    "aab",
-    "ab",
-]
-
-any_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
-hard_text = st.lists(
-    st.one_of(
-        *(
-            st.text(alphabet, min_size=1, max_size=6)
-            for alphabet in (WHITE, DIGITS, SCRIPTS, MARKS, CONTROLS, "aab 01\n中")
-        ),
-        st.sampled_from(SPELLINGS + WORDS),
-        st.sampled_from(" \t\n"),
-    ),
-    max_size=16,
-).map("".join)
 
 
 @settings(max_examples=500, deadline=None)

@@ -46,11 +46,15 @@ static void print_ids(const uint32_t *ids, size_t count)
     }
 }
 
-/* The ids' texts joined must be the text again, whatever the section says: opening it has checked that. */
+/* Byte by byte, the ids' texts joined must be the text again, whatever the section says: opening it has checked that.
+ * Other kinds, and normal forms, spell it in their own way. */
 static void check_round_trip(const struct col_tokenizer_view *view, const uint32_t *ids, size_t count,
                              const uint8_t *text, uint32_t text_bytes)
 {
     size_t at = 0;
+    if (view->head->kind != COL_TOKENIZER_BYTE_BPE || view->head->decomposition_count != 0) {
+        return;
+    }
     for (size_t i = 0; i < count; i++) {
         const uint8_t *part;
         uint32_t bytes;
@@ -69,7 +73,7 @@ static void encode(const struct col_tokenizer_view *tokenizer, const struct col_
                    const uint8_t *text, uint32_t text_bytes)
 {
     size_t needed;
-    void *scratch = block(col_template_scratch_bytes(template, text_bytes));
+    void *scratch = block(col_template_scratch_bytes(template, tokenizer, text_bytes));
     colibri_status status = col_template_encode(template, tokenizer, scratch, text_bytes, (const char *)text,
                                                 text_bytes, NULL, 0, &needed);
     if (status != COLIBRI_E_BUFFER_SIZE && needed != 0) {
@@ -77,23 +81,26 @@ static void encode(const struct col_tokenizer_view *tokenizer, const struct col_
     }
     size_t count;
     uint32_t *ids = block(needed * sizeof *ids);
-    status = col_template_encode(template, tokenizer, scratch, text_bytes, (const char *)text, text_bytes, ids, needed,
-                                 &count);
-    if (status != COLIBRI_OK || count != needed) {
+    colibri_status again = col_template_encode(template, tokenizer, scratch, text_bytes, (const char *)text, text_bytes,
+                                               ids, needed, &count);
+    if (again != (status == COLIBRI_E_BUFFER_SIZE ? COLIBRI_OK : status) || count != needed) {
         die("the second count differs from the first");
     }
     print_ids(ids, count);
     free(ids);
     free(scratch);
 
-    scratch = block(col_tokenizer_scratch_bytes(text_bytes));
-    ids = block((uint64_t)text_bytes * sizeof *ids);
-    status = col_tokenizer_encode(tokenizer, scratch, text_bytes, (const char *)text, text_bytes, ids, text_bytes,
-                                  &count);
-    if (status != COLIBRI_OK) {
+    scratch = block(col_tokenizer_scratch_bytes(tokenizer, text_bytes));
+    uint64_t room = (uint64_t)text_bytes * 2 + 1; /* each byte one, and a space in front */
+    ids = block(room * sizeof *ids);
+    status = col_tokenizer_encode(tokenizer, scratch, text_bytes, (const char *)text, text_bytes, true, ids,
+                                  (size_t)room, &count);
+    if (status != COLIBRI_OK && status != COLIBRI_E_TEXT_SIZE) {
         die("more ids than bytes");
     }
-    check_round_trip(tokenizer, ids, count, text, text_bytes);
+    if (status == COLIBRI_OK) {
+        check_round_trip(tokenizer, ids, count, text, text_bytes);
+    }
     printf(" |");
     print_ids(ids, count);
     free(ids);

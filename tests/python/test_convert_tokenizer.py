@@ -15,13 +15,21 @@ from tokenizers import pre_tokenizers
 
 from colibri_sdk.convert.template import compile_template, render_chat
 from colibri_sdk.convert.tokenizer import CompiledTokenizer, byte_alphabet, compile_tokenizer
-from colibri_sdk.convert.unicode import class_table
+from colibri_sdk.convert.tokenizer_pipeline import GPT2_PATTERN
 from colibri_sdk.errors import CheckpointError, UsageError
 from colibri_sdk.image.layout import SEGMENT, TEMPLATE
 from colibri_sdk.segments import Segment
 
 HUMMINGBIRD = Path(__file__).resolve().parents[2] / "models" / "hummingbird" / "tokenizer.json"
 Config = dict[str, Any]
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+
+
+def split_then(pattern: Any, behavior: str = "Isolated", *, invert: bool = False) -> Config:
+    """A Split, then the byte level."""
+    pattern = {"Regex": pattern} if isinstance(pattern, str) else pattern
+    part = {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert}
+    return {"type": "Sequence", "pretokenizers": [part, BYTE_LEVEL | {"use_regex": False}]}
 
 
 @pytest.fixture
@@ -47,21 +55,6 @@ def test_alphabet_is_that_of_the_library() -> None:
         assert byte_alphabet()[chr(byte)] == byte
 
 
-def test_class_table_is_that_of_the_library() -> None:
-    """Each code point's class, asked from the library: what joins a letter, a digit, punctuation, or none of them."""
-    table = class_table()
-    firsts, classes = table >> 8, table & 0xFF
-    assert firsts[0] == 0 and (np.diff(firsts.astype(np.int64)) > 0).all()
-    assert (classes[1:] != classes[:-1]).all()
-    split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True).pre_tokenize_str
-    ours = np.repeat(classes, np.diff([*firsts.astype(np.int64), 0x110000]))
-    for point in [*range(0xD800), *range(0xE000, 0x110000)]:
-        character = chr(point)
-        joins = [len(split(beside + character)) == 1 for beside in ("!", "a", "1")]
-        assert sum(joins) <= 1
-        assert ours[point] == (joins.index(True) if any(joins) else 3), f"U+{point:04X}"
-
-
 def test_both_spellings_of_merges(config: Config, tmp_path: Path, compiled: CompiledTokenizer) -> None:
     pairs = config["model"]["merges"]
     assert isinstance(pairs[0], list)
@@ -80,6 +73,12 @@ def test_both_spellings_of_merges(config: Config, tmp_path: Path, compiled: Comp
         lambda c: c["pre_tokenizer"].pop("trim_offsets"),
         lambda c: c.update(post_processor={"type": "ByteLevel", "trim_offsets": False}),
         lambda c: c["added_tokens"][0].update(normalized=True),
+        lambda c: c.update(pre_tokenizer={"type": "Sequence", "pretokenizers": [BYTE_LEVEL]}),
+        lambda c: c.update(pre_tokenizer=split_then(GPT2_PATTERN)),
+        lambda c: c.update(pre_tokenizer=split_then(GPT2_PATTERN, "Removed", invert=True)),
+        lambda c: c.update(normalizer={"type": "Sequence", "normalizers": []}),
+        lambda c: c["model"].update(byte_fallback=False, ignore_merges=False),
+        lambda c: c.update(decoder={"type": "Sequence", "decoders": [{"type": "ByteLevel"}]}),
         lambda c: c["model"].pop("type"),
         lambda c: c.pop("version"),
     ],
@@ -91,6 +90,14 @@ def test_settings_that_change_no_id(
     assert compile_config(config, tmp_path) == compiled
 
 
+def test_merges_do_not_make_special_tokens(config: Config, tmp_path: Path, compiled: CompiledTokenizer) -> None:
+    config["model"]["vocab"] = {"<|bos|" if v == 1023 else k: v for k, v in config["model"]["vocab"].items()}
+    config["model"]["merges"] = []
+    without = compile_config(config, tmp_path)
+    config["model"]["merges"] = [["<|bos|", ">"]]
+    assert compile_config(config, tmp_path) == without
+
+
 def test_a_vocabulary_smaller_than_the_embeddings(config: Config, tmp_path: Path) -> None:
     config["added_tokens"].append(config["added_tokens"][0] | {"id": 1030, "content": "<|far|>"})
     tokenizer = compile_config(config, tmp_path, vocab=1152)
@@ -98,18 +105,30 @@ def test_a_vocabulary_smaller_than_the_embeddings(config: Config, tmp_path: Path
     assert tokenizer.special["<|far|>"] == 1030
 
 
-BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
-
-
 @pytest.mark.parametrize(
     ("named", "change"),
     [
-        ("normalizer", lambda c: c.update(normalizer={"type": "NFC"})),
+        ("normalizer", lambda c: c.update(normalizer={"type": "Lowercase"})),
+        ("normalizer.normalizers[1]", lambda c: c.update(
+            normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFKC"}]})),
+        ("normalizer", lambda c: c.update(normalizer={"type": "Prepend", "prepend": "\u2581"})),
         ("pre_tokenizer", lambda c: c.update(pre_tokenizer=None)),
-        ("pre_tokenizer.type", lambda c: c.update(pre_tokenizer={"type": "Metaspace"})),
-        ("pre_tokenizer.type", lambda c: c.update(pre_tokenizer={"type": "Sequence", "pretokenizers": [BYTE_LEVEL]})),
+        ("pre_tokenizer.type", lambda c: c.update(pre_tokenizer={"type": "Whitespace"})),
+        ("pre_tokenizer.pretokenizers[1]", lambda c: c.update(
+            pre_tokenizer={"type": "Sequence", "pretokenizers": [BYTE_LEVEL, BYTE_LEVEL]})),
+        ("pre_tokenizer.pretokenizers[0].pattern is 'a*'", lambda c: c.update(pre_tokenizer=split_then("a*"))),
+        ("pre_tokenizer.pretokenizers[0].pattern is", lambda c: c.update(pre_tokenizer=split_then(r"(?<=a)b"))),
+        ("pre_tokenizer.pretokenizers[0].pattern is", lambda c: c.update(pre_tokenizer=split_then(r"\p{Han}+"))),
+        ("pre_tokenizer.pretokenizers[0].pattern ", lambda c: c.update(pre_tokenizer=split_then({"String": "-"}))),
+        ("pre_tokenizer.pretokenizers[0].behavior", lambda c: c.update(
+            pre_tokenizer=split_then("a", "MergedWithNext"))),
+        ("pre_tokenizer.pretokenizers[0].behavior leaves out", lambda c: c.update(
+            pre_tokenizer=split_then("a", "Removed", invert=True))),
+        ("pre_tokenizer has", lambda c: c.update(
+            pre_tokenizer={"type": "Sequence", "pretokenizers": [
+                *([{"type": "Digits", "individual_digits": True}] * 8), BYTE_LEVEL]})),
         ("pre_tokenizer.add_prefix_space", lambda c: c["pre_tokenizer"].update(add_prefix_space=True)),
-        ("pre_tokenizer.use_regex", lambda c: c["pre_tokenizer"].update(use_regex=False)),
+        ("pre_tokenizer.use_regex", lambda c: c["pre_tokenizer"].update(use_regex="yes")),
         ("pre_tokenizer.mystery", lambda c: c["pre_tokenizer"].update(mystery=1)),
         ("decoder.type", lambda c: c.update(decoder={"type": "WordPiece"})),
         ("decoder", lambda c: c.update(decoder=None)),
@@ -124,7 +143,7 @@ BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
         ("model.type", lambda c: c["model"].update(type="WordPiece")),
         ("model.dropout", lambda c: c["model"].update(dropout=0.1)),
         ("model.byte_fallback", lambda c: c["model"].update(byte_fallback=True)),
-        ("model.ignore_merges", lambda c: c["model"].update(ignore_merges=True)),
+        ("model.ignore_merges", lambda c: c["model"].update(ignore_merges="yes")),
         ("model.end_of_word_suffix", lambda c: c["model"].update(end_of_word_suffix="</w>")),
         ("model.continuing_subword_prefix", lambda c: c["model"].update(continuing_subword_prefix="##")),
         ("model.mystery", lambda c: c["model"].update(mystery=0)),
@@ -142,11 +161,8 @@ BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
         ("model.merges[0]", lambda c: c["model"]["merges"].insert(0, "a b c")),
         ("model.merges[0]", lambda c: c["model"]["merges"].insert(0, [1, 2])),
         ("model.merges[0] needs 'zz'", lambda c: c["model"]["merges"].insert(0, ["z", "z"])),
-        ("model.merges[0] uses '<|bos|>'", lambda c: c["model"].update(
-            merges=[["<|bos|", ">"]],
-            vocab={"<|bos|" if v == 1023 else k: v for k, v in c["model"]["vocab"].items()})),
         ("added_tokens", lambda c: c.update(added_tokens={})),
-        ("added_tokens[1].special", lambda c: c["added_tokens"][1].update(special=False)),
+        ("added_tokens[1].special", lambda c: c["added_tokens"][1].update(special="no")),
         ("added_tokens[2].lstrip", lambda c: c["added_tokens"][2].update(lstrip=True)),
         ("added_tokens[2].rstrip", lambda c: c["added_tokens"][2].update(rstrip=True)),
         ("added_tokens[3].single_word", lambda c: c["added_tokens"][3].update(single_word=True)),

@@ -99,7 +99,7 @@ def test_byte_order_is_little_endian() -> None:
     assert header.tobytes()[8:12] == bytes([4, 3, 2, 1])
 
 
-TYPES = {"u8": "u1", "i8": "i1", "u32": "<u4", "u64": "<u8", "f16": "<f2", "f32": "<f4", "char": "S"}
+TYPES = {"u8": "u1", "i8": "i1", "u16": "<u2", "u32": "<u4", "u64": "<u8", "f16": "<f2", "f32": "<f4", "char": "S"}
 
 
 @pytest.mark.parametrize("name", layout.STRUCTS)

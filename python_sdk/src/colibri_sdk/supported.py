@@ -22,6 +22,7 @@ from colibri_sdk.convert.gguf.numbers import READABLE_TYPES
 from colibri_sdk.convert.packer import KV_FORMATS
 from colibri_sdk.convert.quantisation import ENCODINGS, QUANTISATIONS
 from colibri_sdk.convert.routing import MODES
+from colibri_sdk.convert.tokenizer_pipeline import NORMALIZERS, PRE_TOKENIZERS
 from colibri_sdk.convert.weights import BLOCK_TYPES
 from colibri_sdk.image.layout import (
     BLOCK,
@@ -29,7 +30,6 @@ from colibri_sdk.image.layout import (
     Activation,
     GroupScore,
     KvFormat,
-    Pretokenizer,
     QkNorm,
     RouterScore,
     TokenizerKind,
@@ -67,7 +67,7 @@ def tables() -> list[Table]:
         Table("routers", "Routers", ("kind", "chosen by", "meaning"), tuple(_routers())),
         Table("layers", "Parts of a layer", ("part", "kind", "meaning"), tuple(_layers())),
         Table("rope", "Rotary positions", ("scaling", "meaning"), tuple(_rope())),
-        Table("tokenizers", "Tokenizers", ("part", "kind"), tuple(_tokenizers())),
+        Table("tokenizers", "Tokenizers", ("part", "kind", "meaning"), tuple(_tokenizers())),
     ]
 
 
@@ -151,6 +151,13 @@ _ACTIVATIONS: Mapping[Activation, str] = {
 }
 
 
+_MODELS: Mapping[TokenizerKind, str] = {
+    TokenizerKind.BYTE_BPE: "byte-level byte-pair encoding, with or without `ignore_merges`",
+    TokenizerKind.CHAR_BPE: "SentencePiece's byte-pair encoding, with or without byte fallback",
+    TokenizerKind.UNIGRAM: "SentencePiece's unigram model, with or without byte fallback",
+}
+
+
 def _name(value: IntEnum) -> str:
     return value.name.lower().replace("_", "-")
 
@@ -182,6 +189,7 @@ def _rope() -> Iterator[tuple[str, ...]]:
 
 def _tokenizers() -> Iterator[tuple[str, ...]]:
     for kind in TokenizerKind:
-        yield "model", _name(kind)
-    for split in Pretokenizer:
-        yield "pre-tokenizer", _name(split)
+        yield "model", _name(kind), _MODELS[kind]
+    for part, known in (("normalizer", NORMALIZERS), ("pre-tokenizer", PRE_TOKENIZERS)):
+        for name, meaning in known.items():
+            yield part, f"`{name}`", meaning

@@ -17,11 +17,8 @@ import numpy as np
 from colibri_sdk.convert.chat_environment import chat_renderer
 from colibri_sdk.convert.tokenizer import CompiledTokenizer
 from colibri_sdk.errors import CheckpointError, UsageError
-from colibri_sdk.image.layout import SEGMENT, TEMPLATE, SegmentKind
+from colibri_sdk.image.layout import SEGMENT, TEMPLATE, TEMPLATE_MAX_TEXT, USER_BEGINS, USER_TRIM, SegmentKind
 from colibri_sdk.segments import Segment
-
-USER_TRIM = 1  # COL_USER_TRIM of image.h
-MAX_TEXT = 65536  # COL_TEMPLATE_MAX_TEXT of image.h, bytes
 
 _PRIVATE_USE = range(0xE000, 0xF900)
 
@@ -54,7 +51,7 @@ def compile_template(
     Raises CheckpointError for a template that fails, that uses the user's text never or twice, or that changes it
     other than by stripping white space from both ends."""
     if chat_template is None:
-        return _section([Segment(token) for token in tokenizer.prefix], [], trim=False)
+        return _section([Segment(token) for token in tokenizer.prefix], [], USER_BEGINS if tokenizer.prefix else 0)
     render = chat_renderer(chat_template, {"bos_token": bos_token, "eos_token": eos_token}, now)
 
     def turn(text: str) -> str:
@@ -78,7 +75,7 @@ def compile_template(
         case _:
             raise _refusal("strips some white space from the user's text and leaves some")
     special = tokenizer.special
-    return _section(list(_split(head, special)), list(_split(tail, special)), trim=trim)
+    return _section(list(_split(head, special)), list(_split(tail, special)), USER_TRIM if trim else 0)
 
 
 def render_chat(
@@ -211,7 +208,7 @@ def _split(rendered: str, special: Mapping[str, int]) -> Iterator[Segment]:
             yield Segment(text=part)
 
 
-def _section(head: list[Segment], tail: list[Segment], *, trim: bool) -> bytes:
+def _section(head: list[Segment], tail: list[Segment], user: int) -> bytes:
     """struct col_template, its segments, then the texts."""
     table = np.zeros(len(head) + 1 + len(tail), SEGMENT)
     texts = bytearray()
@@ -219,14 +216,14 @@ def _section(head: list[Segment], tail: list[Segment], *, trim: bool) -> bytes:
     for row, segment in zip(table, [*head, None, *tail], strict=True):
         if segment is None:
             row["kind"] = SegmentKind.USER
-            row["value"] = USER_TRIM if trim else 0
+            row["value"] = user
         elif segment.token is not None:
             row["kind"] = SegmentKind.TOKEN
             row["value"] = segment.token
         else:
             text = segment.text_bytes
-            if len(text) > MAX_TEXT:
-                raise _refusal(f"has {len(text)} bytes of text in one piece; {MAX_TEXT} is the limit")
+            if len(text) > TEMPLATE_MAX_TEXT:
+                raise _refusal(f"has {len(text)} bytes of text in one piece; {TEMPLATE_MAX_TEXT} is the limit")
             row["kind"] = SegmentKind.TEXT
             row["value"] = start + len(texts)
             row["bytes"] = len(text)

@@ -1,39 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles a Hugging Face tokenizer.json into the tokenizer section of an image.
 
-What the engine can do is byte-level byte-pair encoding after GPT-2's split. Everything else that a tokenizer.json can
-ask for is refused by the name of its field, because a tokenizer that is almost right gives a model that is quietly
-wrong. docs/tokenizer.md lists what is supported.
+What the engine can do is byte-level byte-pair encoding, and SentencePiece's byte-pair encoding and unigram model.
+Whatever else a tokenizer.json can ask for is refused by the name of its field, because a tokenizer that is almost right
+gives a model that is quietly wrong. docs/tokenizer.md lists what is supported.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import unicodedata2
 
-from colibri_sdk.convert.unicode import class_table
-from colibri_sdk.errors import CheckpointError
-from colibri_sdk.image.layout import MERGE, NO_RANK, TOKEN_SPECIAL, TOKENIZER, Pretokenizer, TokenizerKind, align_up
+from colibri_sdk.convert.tokenizer_pipeline import SPACE_MARK, Pipeline, read_pipeline
+from colibri_sdk.convert.tokenizer_section import Merge, Tables, build_section
+from colibri_sdk.convert.tokenizer_source import Source
+from colibri_sdk.image.layout import TOKENIZER_FUSE, TOKENIZER_SINGLE, TOKENIZER_WHOLE, TokenizerKind
 
-_TABLE_ALIGN = 8
 _TOP_KEYS = frozenset(
     ("version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder")
 ) | {"model"}
-# Fields of the model and the values under which they change nothing. With a token for each byte nothing is unknown,
-# so unk_token and fuse_unk are never used and may say anything.
-_MODEL_DEFAULTS: Mapping[str, tuple[object, ...]] = {
+# Fields of a BPE model and the values under which they change nothing.
+_BPE_DEFAULTS: Mapping[str, tuple[object, ...]] = {
     "dropout": (None, 0),
     "continuing_subword_prefix": (None, ""),
     "end_of_word_suffix": (None, ""),
-    "byte_fallback": (None, False),
-    "ignore_merges": (None, False),
 }
-_MODEL_KEYS = frozenset(_MODEL_DEFAULTS) | {"type", "vocab", "merges", "unk_token", "fuse_unk"}
+_BPE_KEYS = frozenset(_BPE_DEFAULTS) | {
+    "type", "vocab", "merges", "unk_token", "fuse_unk", "byte_fallback", "ignore_merges"
+}  # fmt: skip
+_UNIGRAM_KEYS = frozenset(("type", "vocab", "unk_id", "byte_fallback"))
+_UNKNOWN_PENALTY = 10.0  # an unknown character scores so much less than the worst token, as in the libraries
 
 
 @dataclass(frozen=True)
@@ -59,103 +60,35 @@ def compile_tokenizer(tokenizer_json: Path, vocab: int) -> CompiledTokenizer:
     """Reads tokenizer.json; `vocab` is the number of the model's embeddings, which no token id may reach.
 
     Raises CheckpointError, which names the field, for anything that the engine would do differently."""
-    return compile_config(tokenizer_json.name, _Source(tokenizer_json.name).read(tokenizer_json), vocab)
+    return compile_config(tokenizer_json.name, Source(tokenizer_json.name).read(tokenizer_json), vocab)
 
 
-def compile_config(name: str, config: Mapping[str, Any], vocab: int) -> CompiledTokenizer:
-    """The same of a document that is read already, or was made from another kind of file; `name` is for messages."""
-    source = _Source(name)
-    _check_pipeline(source, config)
-    model = source.mapping(config.get("model"), "model")
-    _check_model(source, model)
-    tokens = _read_vocab(source, model, vocab)
-    special = _read_added(source, config, tokens, vocab)
-    texts = _token_texts(source, tokens, special)
-    byte_ids = _byte_ids(source, texts, special)
-    merges = _read_merges(source, model, tokens, special)
-    prefix = _read_prefix(source, config.get("post_processor"), vocab)
-    section = _build(texts, frozenset(special.values()), byte_ids, merges)
-    return CompiledTokenizer(section, special, len(texts), prefix)
-
-
-@dataclass(frozen=True)
-class _Source:
-    """The file, for messages: every complaint names the field."""
-
-    name: str
-
-    def refuse(self, field: str, complaint: str, hint: str = "") -> CheckpointError:
-        return CheckpointError(f"{self.name}: {field} {complaint}", hint, where=self.name)
-
-    def unsupported(self, field: str, value: object, supported: str) -> CheckpointError:
-        shown = json.dumps(value, ensure_ascii=False, default=str)
-        shown = shown if len(shown) <= 80 else shown[:77] + "..."
-        return self.refuse(
-            field, f"is {shown}, which the engine cannot do", f"Supported: {supported}. See docs/tokenizer.md."
-        )
-
-    def read(self, path: Path) -> dict[str, Any]:
-        try:
-            config = json.loads(path.read_text("utf-8"))
-        except OSError as error:
-            raise self.refuse("cannot be read:", error.strerror or str(error)) from error
-        except (ValueError, RecursionError) as error:
-            raise self.refuse("is not JSON:", str(error), "Download the file again.") from error
-        return self.mapping(config, "the document")
-
-    def mapping(self, value: object, field: str) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise self.refuse(field, "is missing or not an object")
-        return value
-
-    def sequence(self, value: object, field: str) -> list[Any]:
-        if not isinstance(value, list):
-            raise self.refuse(field, "is missing or not a list")
-        return value
-
-    def token_id(self, value: object, field: str, vocab: int) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < vocab:
-            raise self.refuse(
-                field, f"is {value!r}, not a token id below {vocab}", "The model's embeddings end there; wrong file?"
-            )
-        return value
-
-    def only_keys(self, value: Mapping[str, Any], known: Iterable[str], field: str) -> None:
-        unknown = sorted(set(value) - set(known))
-        if unknown:
-            raise self.unsupported(f"{field}{unknown[0]}", value[unknown[0]], "no such field")
-
-
-def _check_pipeline(source: _Source, config: Mapping[str, Any]) -> None:
-    """Normalizer, pre-tokeniser and decoder. Truncation and padding are about batches and concern no single prompt."""
+def compile_config(name: str, config: Mapping[str, Any], vocab: int, *, single_sums: bool = False) -> CompiledTokenizer:
+    """The same of a document that is read already, or was made from another kind of file; `name` is for messages.
+    `single_sums`: a unigram model's scores are added up in binary32, as SentencePiece does."""
+    source = Source(name)
     source.only_keys(config, _TOP_KEYS, "")
     if config.get("version", "1.0") != "1.0":
         raise source.unsupported("version", config["version"], '"1.0"')
-    if config.get("normalizer") is not None:
-        raise source.unsupported("normalizer", config["normalizer"], "null")
-    split = source.mapping(config.get("pre_tokenizer"), "pre_tokenizer")
-    if split.get("type") != "ByteLevel":
-        raise source.unsupported("pre_tokenizer.type", split.get("type"), '"ByteLevel"')
-    source.only_keys(split, ("type", "add_prefix_space", "trim_offsets", "use_regex"), "pre_tokenizer.")
-    if split.get("add_prefix_space") is not False:
-        raise source.unsupported("pre_tokenizer.add_prefix_space", split.get("add_prefix_space"), "false")
-    if split.get("use_regex", True) is not True:
-        raise source.unsupported("pre_tokenizer.use_regex", split["use_regex"], "true")
-    decoder = source.mapping(config.get("decoder"), "decoder")
-    if decoder.get("type") != "ByteLevel":
-        raise source.unsupported("decoder.type", decoder.get("type"), '"ByteLevel"')
+    model = source.mapping(config.get("model"), "model")
+    kind = model.get("type", "Unigram" if isinstance(model.get("vocab"), list) else "BPE")
+    if kind not in ("BPE", "Unigram"):
+        raise source.unsupported("model.type", kind, '"BPE", "Unigram"')
+    pipeline = read_pipeline(source, config)
+    if kind == "Unigram" and pipeline.byte_level:
+        raise source.unsupported("model.type", kind, '"BPE" with ByteLevel')
+    tokens, scores = (
+        _read_scores(source, model, vocab) if kind == "Unigram" else (_read_vocab(source, model, vocab), [])
+    )
+    added = _read_added(source, config, tokens, vocab, pipeline)
+    tables = _tables(source, model, pipeline, tokens, added)
+    if kind == "Unigram":
+        tables = _with_scores(source, model, tables, tokens, scores, single_sums=single_sums)
+    prefix = _read_prefix(source, config.get("post_processor"), vocab)
+    return CompiledTokenizer(build_section(pipeline, tables), added.special, len(tables.texts), prefix)
 
 
-def _check_model(source: _Source, model: Mapping[str, Any]) -> None:
-    if model.get("type", "BPE") != "BPE":
-        raise source.unsupported("model.type", model["type"], '"BPE"')
-    source.only_keys(model, _MODEL_KEYS, "model.")
-    for key, values in _MODEL_DEFAULTS.items():
-        if model.get(key) not in values:
-            raise source.unsupported(f"model.{key}", model[key], " or ".join(json.dumps(value) for value in values))
-
-
-def _read_vocab(source: _Source, model: Mapping[str, Any], vocab: int) -> dict[str, int]:
+def _read_vocab(source: Source, model: Mapping[str, Any], vocab: int) -> dict[str, int]:
     tokens = source.mapping(model.get("vocab"), "model.vocab")
     owner: dict[int, str] = {}
     for text, value in tokens.items():
@@ -166,10 +99,35 @@ def _read_vocab(source: _Source, model: Mapping[str, Any], vocab: int) -> dict[s
     return tokens
 
 
-def _read_added(source: _Source, config: Mapping[str, Any], tokens: Mapping[str, int], vocab: int) -> dict[str, int]:
-    """The special tokens. Those that are added but not special would be cut out of a user's text: not supported."""
+def _check_defaults(source: Source, model: Mapping[str, Any]) -> None:
+    source.only_keys(model, _BPE_KEYS, "model.")
+    for key, values in _BPE_DEFAULTS.items():
+        if model.get(key) not in values:
+            raise source.unsupported(f"model.{key}", model[key], " or ".join(json.dumps(value) for value in values))
+
+
+def _switch(source: Source, model: Mapping[str, Any], key: str) -> bool:
+    value = model.get(key)
+    if value not in (None, True, False):
+        raise source.unsupported(f"model.{key}", value, "true, false")
+    return bool(value)
+
+
+@dataclass(frozen=True)
+class _Added:
+    """The added tokens by their texts. Special ones never come from text; the others do, wherever they are spelled."""
+
+    special: dict[str, int]
+    early: dict[str, int]
+    late: dict[str, int]
+
+
+def _read_added(
+    source: Source, config: Mapping[str, Any], tokens: Mapping[str, int], vocab: int, pipeline: Pipeline
+) -> _Added:
     owner = {token: text for text, token in tokens.items()}
-    special: dict[str, int] = {}
+    added = _Added({}, {}, {})
+    seen: set[str] = set()
     for index, entry in enumerate(source.sequence(config.get("added_tokens", []), "added_tokens")):
         field = f"added_tokens[{index}]"
         entry = source.mapping(entry, field)
@@ -177,41 +135,112 @@ def _read_added(source: _Source, config: Mapping[str, Any], tokens: Mapping[str,
         if not isinstance(text, str) or not text:
             raise source.refuse(f"{field}.content", "is not a text")
         token = source.token_id(entry.get("id"), f"{field}.id", vocab)
-        if entry.get("special") is not True:
-            raise source.unsupported(f"{field}.special ({text!r})", entry.get("special"), "true")
+        special = entry.get("special", False)
+        if not isinstance(special, bool):
+            raise source.unsupported(f"{field}.special ({text!r})", special, "true, false")
         for flag in ("single_word", "lstrip", "rstrip"):
             if entry.get(flag, False) is not False:
                 raise source.unsupported(f"{field}.{flag} ({text!r})", entry[flag], "false")
-        if tokens.get(text, token) != token or owner.get(token, text) != text or text in special:
+        if tokens.get(text, token) != token or owner.get(token, text) != text or text in seen:
             raise source.refuse(field, f"({text!r}, id {token}) contradicts model.vocab or another added token")
         owner[token] = text
-        special[text] = token
-    return special
+        seen.add(text)
+        if special:
+            added.special[text] = token
+        elif not entry.get("normalized", True):
+            added.early[text] = token
+        elif not pipeline.byte_level:
+            raise source.unsupported(f"{field}.normalized ({text!r})", True, "false, where spaces are U+2581")
+        else:
+            if pipeline.form is not None and unicodedata2.normalize(pipeline.form, text) != text:
+                raise source.refuse(f"{field}.content", f"is {text!r}, which is not in {pipeline.form}")
+            added.late[text] = token
+    return added
 
 
-def _token_texts(source: _Source, tokens: Mapping[str, int], special: Mapping[str, int]) -> list[bytes]:
-    """Each id's bytes; empty for ids that nothing has. Special tokens have their name."""
+def _tables(
+    source: Source, model: Mapping[str, Any], pipeline: Pipeline, tokens: Mapping[str, int], added: _Added
+) -> Tables:
+    """What both SentencePiece's kinds and byte-level BPE have."""
+    flags = 0
+    byte_ids: list[int] = []
+    unknown = None
+    if pipeline.byte_level:
+        texts = _byte_level_texts(source, tokens, added)
+        byte_ids = _alphabet_ids(source, texts, added.special)
+        kind = TokenizerKind.BYTE_BPE
+        flags = TOKENIZER_WHOLE if _switch(source, model, "ignore_merges") else 0
+        lookup = [token for text, token in tokens.items() if text not in added.special] if flags else []
+        if _switch(source, model, "byte_fallback"):
+            raise source.unsupported("model.byte_fallback", True, "false, with ByteLevel")
+    else:
+        kind = TokenizerKind.CHAR_BPE
+        byte_ids = _fallback_ids(source, model, tokens)
+        texts = _character_texts(source, tokens, added, byte_ids)
+        lookup = _lookup(source, tokens, added, byte_ids)
+        if _switch(source, model, "ignore_merges"):
+            raise source.unsupported("model.ignore_merges", True, "false, without ByteLevel")
+        flags = TOKENIZER_FUSE if _switch(source, model, "fuse_unk") else 0
+        name = model.get("unk_token")
+        if not byte_ids and name is not None:
+            if name not in tokens:
+                raise source.refuse("model.unk_token", f"is {name!r}, which is not in model.vocab")
+            unknown = tokens[name]
+    merges: list[Merge] = []
+    if model.get("type", "BPE") == "BPE" and not isinstance(model.get("vocab"), list):
+        _check_defaults(source, model)
+        merges = _read_merges(source, model, tokens, frozenset((*added.special.values(), *_only(byte_ids, kind))))
+    return Tables(
+        kind=kind,
+        texts=texts,
+        special=frozenset(added.special.values()),
+        byte_ids=byte_ids,
+        merges=merges,
+        scores=[],
+        sorted=lookup,
+        early=list(added.early.values()),
+        late=list(added.late.values()),
+        unknown=unknown,
+        flags=flags,
+    )
+
+
+def _only(byte_ids: list[int], kind: TokenizerKind) -> list[int]:
+    """Byte tokens that stand for bytes of unknown characters and do not merge."""
+    return [] if kind == TokenizerKind.BYTE_BPE else byte_ids
+
+
+def _filled(source: Source, spelled: Mapping[int, bytes], added: _Added) -> list[bytes]:
+    """Each id's bytes; empty for ids that nothing has. Added tokens have their name."""
+    names = {**added.special, **added.early, **added.late}
+    texts = [b""] * (1 + max((*spelled, *names.values()), default=-1))
+    for token, text in spelled.items():
+        texts[token] = text
+    for name, token in names.items():
+        try:
+            texts[token] = name.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise source.refuse("added_tokens", f"has {name!r}, which is not valid Unicode") from error
+    return texts
+
+
+def _byte_level_texts(source: Source, tokens: Mapping[str, int], added: _Added) -> list[bytes]:
     alphabet = byte_alphabet()
-    count = 1 + max((*tokens.values(), *special.values()), default=-1)
-    texts = [b""] * count
+    names = {**added.special, **added.early, **added.late}
+    spelled: dict[int, bytes] = {}
     for text, token in tokens.items():
-        if text in special:
+        if text in names:
             continue
         try:
-            texts[token] = bytes(alphabet[character] for character in text)
+            spelled[token] = bytes(alphabet[character] for character in text)
         except KeyError as error:
             raise source.refuse(
                 "model.vocab", f"has {text!r} (id {token}), which is not spelled in byte-level characters"
             ) from error
-    for text, token in special.items():
-        try:
-            texts[token] = text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise source.refuse("added_tokens", f"has {text!r}, which is not valid Unicode") from error
-    return texts
+    return _filled(source, spelled, added)
 
 
-def _byte_ids(source: _Source, texts: list[bytes], special: Mapping[str, int]) -> list[int]:
+def _alphabet_ids(source: Source, texts: list[bytes], special: Mapping[str, int]) -> list[int]:
     names = frozenset(special.values())
     single = {text[0]: token for token, text in enumerate(texts) if len(text) == 1 and token not in names}
     missing = [byte for byte in range(256) if byte not in single]
@@ -224,10 +253,46 @@ def _byte_ids(source: _Source, texts: list[bytes], special: Mapping[str, int]) -
     return [single[byte] for byte in range(256)]
 
 
+def _fallback_ids(source: Source, model: Mapping[str, Any], tokens: Mapping[str, int]) -> list[int]:
+    """The tokens <0x00> to <0xFF>, where the model falls back to them."""
+    if not _switch(source, model, "byte_fallback"):
+        return []
+    names = [f"<0x{byte:02X}>" for byte in range(256)]
+    missing = [name for name in names if name not in tokens]
+    if missing:
+        raise source.refuse("model.byte_fallback", f"is true and {missing[0]} is not in model.vocab")
+    return [tokens[name] for name in names]
+
+
+def _character_texts(source: Source, tokens: Mapping[str, int], added: _Added, byte_ids: list[int]) -> list[bytes]:
+    spelled: dict[int, bytes] = {}
+    for text, token in tokens.items():
+        try:
+            spelled[token] = text.replace(SPACE_MARK, " ").encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise source.refuse("model.vocab", f"has {text!r}, which is not valid Unicode") from error
+    spelled |= {token: bytes([byte]) for byte, token in enumerate(byte_ids)}
+    return _filled(source, spelled, added)
+
+
+def _lookup(source: Source, tokens: Mapping[str, int], added: _Added, byte_ids: list[int]) -> list[int]:
+    """The tokens that text can become, by their spelling. Texts have U+2581 for each space, so that a token with a
+    space in it never comes up."""
+    if SPACE_MARK not in tokens or SPACE_MARK in added.special:
+        raise source.refuse("model.vocab", "has no token for U+2581, by which spaces are spelled")
+    bytes_only = frozenset(byte_ids)
+    return [
+        token
+        for text, token in tokens.items()
+        if text and " " not in text and text not in added.special and token not in bytes_only
+    ]
+
+
 def _read_merges(
-    source: _Source, model: Mapping[str, Any], tokens: Mapping[str, int], special: Mapping[str, int]
-) -> list[tuple[int, int, int]]:
-    """(left, right, merged), lowest rank first. Of a pair that is listed twice the last one counts."""
+    source: Source, model: Mapping[str, Any], tokens: Mapping[str, int], untouchable: frozenset[int]
+) -> list[Merge]:
+    """Lowest rank first. Of a pair that is listed twice the last one counts. A merge that would make a special token
+    of text is left out."""
     ordered: dict[tuple[int, int], int] = {}
     for index, entry in enumerate(source.sequence(model.get("merges"), "model.merges")):
         field = f"model.merges[{index}]"
@@ -240,15 +305,57 @@ def _read_merges(
         for part in (*entry, "".join(entry)):
             if part not in tokens:
                 raise source.refuse(field, f"needs {part!r}, which is not in model.vocab")
-            if part in special:
-                raise source.refuse(field, f"uses {part!r}, which is a special token: text could become it")
-        pair = (tokens[entry[0]], tokens[entry[1]])
-        ordered.pop(pair, None)
-        ordered[pair] = tokens["".join(entry)]
-    return [(left, right, merged) for (left, right), merged in ordered.items()]
+        left, right, merged = (tokens[part] for part in (*entry, "".join(entry)))
+        if untouchable & {left, right, merged}:
+            continue
+        ordered.pop((left, right), None)
+        ordered[left, right] = merged
+    return [Merge(left, right, merged, rank) for rank, ((left, right), merged) in enumerate(ordered.items())]
 
 
-def _read_prefix(source: _Source, processor: object, vocab: int) -> tuple[int, ...]:
+def _read_scores(source: Source, model: Mapping[str, Any], vocab: int) -> tuple[dict[str, int], list[float]]:
+    """A unigram model's tokens, whose ids are their places, and their scores."""
+    source.only_keys(model, _UNIGRAM_KEYS, "model.")
+    tokens: dict[str, int] = {}
+    scores: list[float] = []
+    for index, entry in enumerate(source.sequence(model.get("vocab"), "model.vocab")):
+        field = f"model.vocab[{index}]"
+        if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], str):
+            raise source.refuse(field, "is not a text and a score")
+        text, score = entry
+        if not isinstance(score, int | float) or isinstance(score, bool) or not abs(score) < 1e30:
+            raise source.refuse(field, f"has the score {score!r}, which is not a finite number")
+        source.token_id(index, field, vocab)
+        if text in tokens:
+            raise source.refuse("model.vocab", f"has {text!r} twice, at {tokens[text]} and {index}")
+        tokens[text] = index
+        scores.append(float(score))
+    return tokens, scores
+
+
+def _with_scores(
+    source: Source,
+    model: Mapping[str, Any],
+    tables: Tables,
+    tokens: Mapping[str, int],
+    scores: list[float],
+    *,
+    single_sums: bool,
+) -> Tables:
+    unknown = source.token_id(model.get("unk_id"), "model.unk_id", len(scores))
+    known = scores + [0.0] * (len(tables.texts) - len(scores))
+    known[unknown] = min(scores) - _UNKNOWN_PENALTY
+    return replace(
+        tables,
+        kind=TokenizerKind.UNIGRAM,
+        scores=known,
+        unknown=unknown,
+        sorted=[token for token in tables.sorted if token != unknown],
+        flags=TOKENIZER_FUSE | (TOKENIZER_SINGLE if single_sums else 0),
+    )
+
+
+def _read_prefix(source: Source, processor: object, vocab: int) -> tuple[int, ...]:
     """Ids that the post-processor puts before a text, where it puts none after it."""
     field = "post_processor"
     if processor is None:
@@ -267,7 +374,7 @@ def _read_prefix(source: _Source, processor: object, vocab: int) -> tuple[int, .
             raise source.unsupported(f"{field}.type", other, "null, ByteLevel, TemplateProcessing, Sequence of these")
 
 
-def _template_prefix(source: _Source, entry: Mapping[str, Any], vocab: int) -> tuple[int, ...]:
+def _template_prefix(source: Source, entry: Mapping[str, Any], vocab: int) -> tuple[int, ...]:
     field = "post_processor.single"
     single = [source.mapping(part, field) for part in source.sequence(entry.get("single"), field)]
     known = source.mapping(entry.get("special_tokens"), "post_processor.special_tokens")
@@ -280,65 +387,3 @@ def _template_prefix(source: _Source, entry: Mapping[str, Any], vocab: int) -> t
         for value in source.sequence(source.mapping(known.get(str(name)), where).get("ids"), f"{where}.ids"):
             ids.append(source.token_id(value, f"{where}.ids", vocab))
     return tuple(ids)
-
-
-def _merge_hash(left: int, right: int, slots: int) -> int:
-    """col_merge_hash of image.h."""
-    word = 0xFFFFFFFF
-    h = (left * 0x9E3779B1 & word) ^ (right * 0x85EBCA6B & word)
-    h ^= h >> 15
-    h = h * 0xC2B2AE35 & word
-    h ^= h >> 13
-    return h & (slots - 1)
-
-
-def _merge_table(merges: list[tuple[int, int, int]]) -> np.ndarray[Any, np.dtype[np.void]]:
-    """Open addressing, at most half full: a search that finds nothing, which is the usual one, looks at 2.5 slots.
-    Lower ranks, which are looked up more often, are placed first and so lie nearest to where the search begins."""
-    slots = 1
-    while slots < 2 * len(merges) or slots == 1:
-        slots *= 2
-    table = np.zeros(slots, MERGE)
-    table["rank"] = NO_RANK
-    taken = bytearray(slots)
-    for rank, (left, right, merged) in enumerate(merges):
-        slot = _merge_hash(left, right, slots)
-        while taken[slot]:
-            slot = (slot + 1) % slots
-        taken[slot] = 1
-        table[slot] = (left, right, rank, merged)
-    return table
-
-
-def _build(
-    texts: list[bytes], special: frozenset[int], byte_ids: list[int], merges: list[tuple[int, int, int]]
-) -> bytes:
-    """struct col_tokenizer and its tables, as firmware/engine/image.h describes them."""
-    lengths = [len(text) for text in texts]
-    flags = [TOKEN_SPECIAL if token in special or not text else 0 for token, text in enumerate(texts)]
-    merge_table = _merge_table(merges)
-    classes = class_table()
-    tables = {
-        "byte_ids": np.array(byte_ids, "<u4").tobytes(),
-        "token_offsets": np.concatenate(([0], np.cumsum(lengths, dtype="<u4"))).astype("<u4").tobytes(),
-        "token_flags": bytes(flags),
-        "token_text": b"".join(texts),
-        "merges": merge_table.tobytes(),
-        "classes": classes.tobytes(),
-    }
-    head = np.zeros((), TOKENIZER)
-    head["kind"] = TokenizerKind.BYTE_BPE
-    head["pretokenizer"] = Pretokenizer.GPT2
-    head["vocab"] = len(texts)
-    head["merge_slots"] = len(merge_table)
-    head["merge_count"] = len(merges)
-    head["class_count"] = len(classes)
-    head["max_token_bytes"] = max(lengths)
-    head["text_bytes"] = sum(lengths)
-    body = bytearray(TOKENIZER.itemsize)
-    for name, table in tables.items():
-        body.extend(bytes(align_up(len(body), _TABLE_ALIGN) - len(body)))
-        head[name] = len(body)
-        body.extend(table)
-    body[: TOKENIZER.itemsize] = head.tobytes()
-    return bytes(body)

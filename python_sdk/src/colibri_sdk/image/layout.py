@@ -25,8 +25,16 @@ BLOCK = 32
 TENSOR_ALIGN = 64
 MAX_EOS = 4
 NO_RANK = 0xFFFFFFFF
+NO_TOKEN = 0xFFFFFFFF
 TOKEN_SPECIAL = 1
+TOKENIZER_WHOLE = 1  # flags of TOKENIZER
+TOKENIZER_FUSE = 2
+TOKENIZER_SINGLE = 4
+MAX_SPLITS = 8
+MAX_SPLIT_STATES = 512
+SPLIT_MATCH = 0x8000
 USER_TRIM = 1
+USER_BEGINS = 2
 TEMPLATE_MAX_TEXT = 65536
 
 # The engine's limits on dimensions (firmware/engine/image_view.h).
@@ -109,21 +117,25 @@ class TokenizerKind(IntEnum):
     """enum col_tokenizer_kind."""
 
     BYTE_BPE = 1
+    CHAR_BPE = 2
+    UNIGRAM = 3
 
 
-class Pretokenizer(IntEnum):
-    """enum col_pretokenizer."""
+class SpacePrefix(IntEnum):
+    """enum col_space_prefix: the space that texts begin with."""
 
-    GPT2 = 1
+    NONE = 0
+    EACH = 1
+    MISSING = 2
+    FIRST = 3
 
 
-class CharClass(IntEnum):
-    """enum col_char_class: the Unicode classes that the pre-tokeniser tells apart."""
+class SpaceStrip(IntEnum):
+    """enum col_space_strip: what becomes of that space in a text made from ids."""
 
-    OTHER = 0
-    LETTER = 1
-    NUMBER = 2
-    SPACE = 3
+    NONE = 0
+    ONE = 1
+    TOKEN = 2
 
 
 class SegmentKind(IntEnum):
@@ -294,22 +306,52 @@ EXPERT = np.dtype(
 TOKENIZER = np.dtype(
     [
         ("kind", "<u4"),
-        ("pretokenizer", "<u4"),
+        ("flags", "<u4"),
+        ("prefix", "<u4"),
+        ("strip", "<u4"),
         ("vocab", "<u4"),
-        ("merge_slots", "<u4"),
-        ("merge_count", "<u4"),
-        ("class_count", "<u4"),
+        ("unknown", "<u4"),
         ("max_token_bytes", "<u4"),
         ("text_bytes", "<u4"),
+        ("byte_count", "<u4"),
+        ("merge_slots", "<u4"),
+        ("merge_count", "<u4"),
+        ("score_count", "<u4"),
+        ("sorted_count", "<u4"),
+        ("early_count", "<u4"),
+        ("late_count", "<u4"),
+        ("class_count", "<u4"),
+        ("classes_used", "<u4"),
+        ("first_space", "<u4"),
+        ("split_count", "<u4"),
+        ("move_count", "<u4"),
+        ("decomposition_count", "<u4"),
+        ("composition_count", "<u4"),
+        ("order_count", "<u4"),
+        ("point_count", "<u4"),
         ("byte_ids", "<u4"),
         ("token_offsets", "<u4"),
         ("token_flags", "<u4"),
         ("token_text", "<u4"),
         ("merges", "<u4"),
+        ("scores", "<u4"),
+        ("sorted", "<u4"),
+        ("early", "<u4"),
+        ("late", "<u4"),
         ("classes", "<u4"),
-        ("reserved", "<u4", (2,)),
+        ("splits", "<u4"),
+        ("moves", "<u4"),
+        ("decompositions", "<u4"),
+        ("compositions", "<u4"),
+        ("orders", "<u4"),
+        ("points", "<u4"),
+        ("reserved", "<u4", (8,)),
     ]
 )
+
+DECOMPOSITION = np.dtype([("point", "<u4"), ("first", "<u2"), ("count", "<u2")])
+
+COMPOSITION = np.dtype([("first", "<u4"), ("second", "<u4"), ("composed", "<u4")])
 
 MERGE = np.dtype([("left", "<u4"), ("right", "<u4"), ("rank", "<u4"), ("merged", "<u4")])
 
@@ -327,8 +369,16 @@ CONSTANTS: dict[str, int] = {
     "COL_BLOCK": BLOCK,
     "COL_MAX_EOS": MAX_EOS,
     "COL_NO_RANK": NO_RANK,
+    "COL_NO_TOKEN": NO_TOKEN,
+    "COL_MAX_SPLITS": MAX_SPLITS,
+    "COL_MAX_SPLIT_STATES": MAX_SPLIT_STATES,
+    "COL_SPLIT_MATCH": SPLIT_MATCH,
+    "COL_TOKENIZER_WHOLE": TOKENIZER_WHOLE,
+    "COL_TOKENIZER_FUSE": TOKENIZER_FUSE,
+    "COL_TOKENIZER_SINGLE": TOKENIZER_SINGLE,
     "COL_TOKEN_SPECIAL": TOKEN_SPECIAL,
     "COL_USER_TRIM": USER_TRIM,
+    "COL_USER_BEGINS": USER_BEGINS,
     "COL_TEMPLATE_MAX_TEXT": TEMPLATE_MAX_TEXT,
     "COL_MAX_VOCAB": MAX_VOCAB,
     "COL_MAX_WIDTH": MAX_WIDTH,
@@ -354,6 +404,8 @@ STRUCTS: dict[str, np.dtype[np.void]] = {
     "col_layer": LAYER,
     "col_expert": EXPERT,
     "col_tokenizer": TOKENIZER,
+    "col_decomposition": DECOMPOSITION,
+    "col_composition": COMPOSITION,
     "col_merge": MERGE,
     "col_segment": SEGMENT,
     "col_template": TEMPLATE,
@@ -369,8 +421,8 @@ ENUMS: dict[str, tuple[type[IntEnum], str]] = {
     "col_group_score": (GroupScore, "COL_GROUP_"),
     "col_activation_kind": (Activation, "COL_ACTIVATION_"),
     "col_tokenizer_kind": (TokenizerKind, "COL_TOKENIZER_"),
-    "col_pretokenizer": (Pretokenizer, "COL_PRETOKENIZER_"),
-    "col_char_class": (CharClass, "COL_CLASS_"),
+    "col_space_prefix": (SpacePrefix, "COL_PREFIX_"),
+    "col_space_strip": (SpaceStrip, "COL_STRIP_"),
     "col_segment_kind": (SegmentKind, "COL_SEGMENT_"),
     "colibri_kv_format": (KvFormat, "COLIBRI_KV_"),
 }
