@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import select
+import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +20,9 @@ import pytest
 from colibri_sdk import emulator
 from colibri_sdk.boards import Board, load_board
 from colibri_sdk.build import Firmware
+from colibri_sdk.emulator.emulator import Emulator
 from colibri_sdk.emulator.lines import PipeLine, SocketLine
+from colibri_sdk.emulator.parent import end_with_parent
 from colibri_sdk.emulator.qemu import machine_arguments
 from colibri_sdk.emulator.relay import Relay
 from colibri_sdk.errors import EmulatorError, ToolMissingError, UsageError
@@ -171,6 +177,81 @@ def test_nothing_is_left_after_a_failure(fake_board: Board, tmp_path: Path, monk
         emulator.start(fake_board, firmware=firmware)
     assert list((tmp_path / "temporary").iterdir()) == []
     assert threading.active_count() == threads
+
+
+class InterruptedMonitor:
+    """Ctrl-C while QEMU is asked to end."""
+
+    def execute(self, command: str, arguments: dict[str, object] | None = None) -> object:
+        raise AssertionError
+
+    def quit(self) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("script", ["exec cat", "trap '' TERM; echo ready; while :; do read line; done"])
+def test_interrupted_stop_still_ends_the_emulator(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that takes no notice of a polite signal."""
+    monkeypatch.setattr("colibri_sdk.emulator.emulator.STOP_SECONDS", 0.2)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    running = Emulator("stubborn")
+    os.mkfifo(running.directory / "never")
+    running.launch(["/bin/sh", "-c", f"exec <>{running.directory}/never; {script}"])
+    running.attach_monitor(InterruptedMonitor())
+    assert running.pid is not None
+    with pytest.raises(KeyboardInterrupt):
+        running.stop()
+    assert not running.running
+    with pytest.raises(ProcessLookupError):
+        os.kill(running.pid, 0)
+    assert not running.directory.exists()
+
+
+def test_second_interrupt_does_not_keep_the_emulator_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes while the first signal is being waited for."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    running = Emulator("stubborn")
+    os.mkfifo(running.directory / "never")
+    running.launch(["/bin/sh", "-c", f"exec cat {running.directory}/never"])
+    running.attach_monitor(InterruptedMonitor())
+    process = running._process
+    assert process is not None
+    monkeypatch.setattr(process, "terminate", InterruptedMonitor().quit)
+    with pytest.raises(KeyboardInterrupt):
+        running.stop()
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_emulator_ends_with_the_program_that_is_killed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "never")
+    program = (
+        "import sys, signal; from colibri_sdk.emulator import Emulator; running = Emulator('orphan');"
+        f"running.launch(['cat', '{tmp_path}/never']); print(running.pid, running.directory, flush=True);"
+        "signal.pause()"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid, directory = parent.stdout.readline().split()
+        orphan = os.pidfd_open(int(pid))
+        parent.kill()
+    assert select.select([orphan], [], [], WAIT_SECONDS)[0], "it lives on"
+    os.close(orphan)
+    shutil.rmtree(directory)
+
+
+def test_emulator_of_a_thread_outlives_the_thread(tmp_path: Path) -> None:
+    """Linux would end it with the thread: a worker of a pool, say, that is done with starting it."""
+    running = Emulator("of a thread")
+    os.mkfifo(running.directory / "never")
+    worker = threading.Thread(target=running.launch, args=(["cat", str(running.directory / "never")],))
+    worker.start()
+    worker.join(WAIT_SECONDS)
+    assert end_with_parent() is not None
+    writer = os.open(running.directory / "never", os.O_WRONLY)  # waits until the program reads, so it lives
+    assert running.running
+    os.close(writer)
+    assert running.wait(WAIT_SECONDS) == 0
+    running.stop()
 
 
 def test_commas_in_file_names_reach_qemu(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import BinaryIO, Protocol
 
 from colibri_sdk.emulator.lines import Line
+from colibri_sdk.emulator.parent import end_with_parent
 from colibri_sdk.emulator.relay import Relay
 from colibri_sdk.errors import EmulatorError
 
@@ -107,21 +108,44 @@ class Emulator:
             raise self.failure(f"{self.name} is still running after {timeout:g} s") from error
 
     def stop(self) -> None:
-        """Ends the process and its connections. What was recorded stays readable. May be called again."""
+        """Ends the process and its connections. What was recorded stays readable. May be called again.
+
+        An interruption (Ctrl-C) on the way makes it less patient, not less thorough, and is raised again at the end.
+        """
         monitor, self._monitor = self._monitor, None
+        try:
+            self._end_process(monitor)
+        finally:
+            self._release()
+
+    def _end_process(self, monitor: Monitor | None) -> None:
+        """Politely, then firmly, then by force."""
+        interruption: BaseException | None = None
         if monitor is not None:
-            with contextlib.suppress(Exception):  # it may be gone already: what counts is that the process ends
+            try:
                 monitor.quit()
+                self._wait_ended()
+            except Exception:  # noqa: BLE001 - it may be gone already: what counts is that the process ends
+                pass
+            except BaseException as error:  # noqa: BLE001 - raised at the end
+                interruption = error
         if self._process is not None:
-            for end in (None, self._process.terminate, self._process.kill):
-                if self._process.poll() is not None:
-                    break
-                if end is not None:
-                    end()
-                elif monitor is None:
-                    continue
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(STOP_SECONDS)
+            for end in (self._process.terminate, self._process.kill):
+                try:
+                    if self._process.poll() is None:
+                        end()
+                        self._wait_ended()
+                except BaseException as error:  # noqa: BLE001 - the same
+                    interruption = error
+        if interruption is not None:
+            raise interruption
+
+    def _wait_ended(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_SECONDS)
+
+    def _release(self) -> None:
         if self._relay is not None:
             self._relay.close()
         self.errors()  # kept for later questions
@@ -133,7 +157,7 @@ class Emulator:
     # What the functions that start one need.
 
     def launch(self, command: Sequence[str], *, pass_fds: Sequence[int] = ()) -> None:
-        """Starts the program, its own output kept for reports."""
+        """Starts the program, its own output kept for reports. From the main thread: it also ends with this program."""
         self._errors = (self.directory / "errors").open("wb")
         try:
             self._process = subprocess.Popen(
@@ -143,6 +167,7 @@ class Emulator:
                 stderr=self._errors,
                 pass_fds=pass_fds,
                 start_new_session=True,  # Ctrl-C at the terminal is for the user's program, which ends this one
+                preexec_fn=end_with_parent(),
             )
         except OSError as error:
             raise EmulatorError(f"{command[0]} cannot be started: {error.strerror}") from error

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # From starting the program to a machine that is ready to run; QEMU takes 0.1 s on an idle machine.
 READY_SECONDS = 60.0
 POLL_SECONDS = 0.05
+QUIT_SECONDS = 5.0  # a machine that does not answer is ended by a signal
 
 
 def start_qemu(
@@ -201,12 +202,17 @@ class _Monitor:
 
     def quit(self) -> None:
         try:
-            self.execute("quit")
+            self._run(self._client.execute("quit"), QUIT_SECONDS)
         finally:
             self._close()
 
-    def _run(self, coroutine: Coroutine[Any, Any, object]) -> object:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(READY_SECONDS)
+    def _run(self, coroutine: Coroutine[Any, Any, object], limit: float = READY_SECONDS) -> object:
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result(limit)
+        except BaseException:  # nobody waits for it any more: out of time, or interrupted
+            future.cancel()
+            raise
 
     def _close(self) -> None:
         with contextlib.suppress(Exception):
