@@ -38,9 +38,15 @@ PackModel = Callable[[str], Path]
 
 
 def pytest_configure() -> None:
-    """A shell ignores Ctrl-C for what it runs in the background, and children inherit that; tests send it to them."""
+    """A shell ignores Ctrl-C for what it runs in the background, and children inherit that; tests send it to them.
+
+    Whoever ends the run otherwise wants it to end in order, too: with its emulated boards.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which nohup does
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
@@ -129,9 +135,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--size-table", action="store_true", help="End with the size and memory table of each board.")
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Before the last line, so that this stays the last one."""
-    if not config.getoption("--size-table"):
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
+    """Before the last line, so that this stays the last one. Builds the boards: not for a run that was to end."""
+    if not config.getoption("--size-table") or exitstatus == pytest.ExitCode.INTERRUPTED:
         return
     terminalreporter.section("size and memory of each board, bytes")
     try:

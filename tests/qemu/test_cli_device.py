@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -118,6 +120,50 @@ def test_emulate_ends_in_order_when_it_is_terminated(hummingbird: PackModel, tmp
     with emulate(hummingbird("q8"), "--socket", str(tmp_path / "link"), end=signal.SIGTERM):
         assert (tmp_path / "link").exists()
     assert not (tmp_path / "link").exists()
+
+
+def child_of(parent: int, name: str) -> int:
+    """The child of a process whose program's name begins with `name`."""
+    for directory in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it may end while we look
+            program, _, fields = (directory / "stat").read_text().partition("(")[2].rpartition(")")
+            if program.startswith(name) and int(fields.split()[1]) == parent:
+                return int(directory.name)
+    raise AssertionError(f"process {parent} runs no {name}")
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize(
+    ("ends", "codes"),
+    [
+        ([signal.SIGTERM], {130}),
+        ([signal.SIGHUP], {130}),
+        ([signal.SIGKILL], {-signal.SIGKILL}),
+        # The second may also find the interpreter on its way out, with its exit code fixed or none of its own any more.
+        ([signal.SIGINT, signal.SIGINT], {130, -signal.SIGINT}),
+        ([signal.SIGINT, signal.SIGTERM], {130, -signal.SIGTERM}),
+    ],
+    ids=lambda value: "+".join(one.name for one in value) if isinstance(value, list) else "",
+)
+def test_no_emulated_board_stays_behind(
+    ends: list[signal.Signals], codes: set[int], hummingbird: PackModel, tmp_path: Path
+) -> None:
+    line = ["env", "--default-signal=INT,HUP,TERM", *COLIBRI, "emulate", "--board", "virt-riscv64", "--json"]
+    line += ["--model", str(hummingbird("q8")), "--socket", str(tmp_path / "link")]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["board"] == "virt-riscv64"
+        board = os.pidfd_open(child_of(process.pid, "qemu-system"))
+        for end in ends:
+            process.send_signal(end)
+        process.communicate(timeout=60)
+        ended = select.select([board], [], [], 60)[0]  # readable when the process has ended
+        if not ended:
+            signal.pidfd_send_signal(board, signal.SIGKILL)
+        os.close(board)
+    assert ended, "QEMU runs on"
+    assert process.returncode in codes
 
 
 def test_port_from_the_environment(hummingbird: PackModel, monkeypatch: pytest.MonkeyPatch) -> None:

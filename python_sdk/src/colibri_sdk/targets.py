@@ -25,6 +25,8 @@ Log = Callable[[str], None]
 
 # Longest time for an emulated board to boot, read its card (slowest: 1.3 MB/s) and answer.
 EMULATOR_TIMEOUT_SECONDS = 120.0
+# The same for a real device, which has booted before.
+PORT_TIMEOUT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,9 @@ def require_model(device: Device, where: str) -> None:
 
 
 @contextmanager
-def on_port(port: str | None, board: Board | None, *, timeout: float, baud: int | None = None) -> Iterator[Target]:
+def on_port(
+    port: str | None, board: Board | None, *, timeout: float = PORT_TIMEOUT_SECONDS, baud: int | None = None
+) -> Iterator[Target]:
     """Opens the device on `port`, or on the only port that `board` (or any board) matches."""
     from colibri_sdk.boards import list_boards
     from colibri_sdk.device import Device

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from colibri_sdk.cli import options, output
-from colibri_sdk.errors import EXIT_INTERRUPTED, DeviceError, UsageError
+from colibri_sdk.errors import EXIT_INTERRUPTED, ColibriError, DeviceError, UsageError
 
 if TYPE_CHECKING:
     from colibri_sdk.answers import Answer
@@ -87,16 +87,40 @@ def _card(image_id: str, named: Path | None) -> Mapping[str, Any] | None:
 
 
 @contextlib.contextmanager
-def _interrupt_calls(function: Callable[[], object]) -> Iterator[None]:
-    """While this is active, Ctrl-C calls `function` instead of raising KeyboardInterrupt.
+def _interrupt_calls(cancel: Callable[[], bool]) -> Iterator[None]:
+    """While this is active, Ctrl-C calls `cancel`, and raises KeyboardInterrupt only when there was nothing to cancel.
 
     In a thread of its own: the main thread may hold a lock of the link at that moment.
     """
-    before = signal.signal(signal.SIGINT, lambda *_: threading.Thread(target=function, daemon=True).start())
+    main = threading.main_thread().ident
+    assert main is not None
+    active = True
+    changing = threading.Lock()  # so that the signal does not come when its handler is gone
+    nothing_to_cancel = threading.Event()
+
+    def try_to_cancel() -> None:
+        # A link that is lost is what the main thread is about to hear of, too.
+        with contextlib.suppress(ColibriError):
+            if not cancel():
+                with changing:
+                    if active:
+                        nothing_to_cancel.set()
+                        signal.pthread_kill(main, signal.SIGINT)  # unlike a flag, wakes it where it waits
+
+    def interrupted(*_: object) -> None:
+        if nothing_to_cancel.is_set():
+            raise KeyboardInterrupt
+        threading.Thread(target=try_to_cancel, daemon=True).start()
+
+    before = signal.signal(signal.SIGINT, interrupted)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        try:
+            with changing:
+                active = False
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
@@ -175,6 +199,10 @@ class _Chat:
             try:
                 answer = self._ask(text)
                 break
+            except KeyboardInterrupt:  # before the request was sent, or after its end
+                click.echo()
+                output.note("(cancelled)")
+                return
             except DeviceError as error:
                 if error.status not in (Status.E_CONTEXT_FULL, Status.E_TEXT_SIZE):
                     raise

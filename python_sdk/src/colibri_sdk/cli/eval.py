@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -69,8 +68,7 @@ def _answering(
         engine = runners.EngineRunner(runners.open_engine(packed))
         yield lambda prompt: engine.answer(prompt, max_tokens)
         return
-    values: dict[str, Any] = {"port": port, "board_name": board_name, "model": None if port else packed}
-    with options.open_target(**values, quant=quant, cpu=None, baud=None, timeout=30.0) as target:
+    with options.open_target(port=port, board_name=board_name, model=None if port else packed) as target:
         if port:
             runners.require_image(target.device, packed)
         device = runners.DeviceRunner(target.device)

@@ -7,8 +7,8 @@ NumPy and the help does not wait for anything.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import signal
 import sys
 from collections.abc import Sequence
 
@@ -16,6 +16,7 @@ import click
 
 from colibri_sdk import __version__
 from colibri_sdk import errors as e
+from colibri_sdk.cli.terminated import Terminated, raise_when_terminated
 
 # name of the command (and of its module in this package): its line in the overview
 COMMANDS: dict[str, str] = {
@@ -79,6 +80,10 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         return e.EXIT_INTERRUPTED
+    except Terminated:
+        with contextlib.suppress(OSError):  # with SIGHUP the terminal is gone
+            click.echo("terminated", err=True)
+        return e.EXIT_INTERRUPTED
     except click.ClickException as error:
         error.show()
         return e.EXIT_USAGE
@@ -109,6 +114,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Entry point of the installed command."""
-    # A request to terminate ends it as Ctrl-C does, so that no emulated board stays behind.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(run(sys.argv[1:]))
+    try:
+        raise_when_terminated()
+        code = run(sys.argv[1:])
+    except (KeyboardInterrupt, Terminated):  # once more, while the first was being reported
+        code = e.EXIT_INTERRUPTED
+    sys.exit(code)

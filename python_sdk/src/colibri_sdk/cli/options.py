@@ -54,8 +54,12 @@ def device_options(function: F) -> F:
             click.option("--model", "-m", type=click.Path(exists=True, path_type=Path), help="Image or checkpoint."),
             quant_option,
             click.option("--cpu", help="Processor model of the emulated board, where it has a choice."),
-            click.option("--baud", type=int, help="Speed of the serial line. Default: as the board says."),
-            click.option("--timeout", type=float, default=30.0, show_default=True, help="Longest wait, in seconds."),
+            click.option("--baud", type=int, help="Speed of the real device's serial line. Default: 115200."),
+            click.option(
+                "--timeout",
+                type=click.FloatRange(0, min_open=True),
+                help="Longest wait, in seconds. Default: 30; for an emulated board 120.",
+            ),
         ]
     )(function)
 
@@ -94,13 +98,13 @@ def take(names: tuple[str, ...], values: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def open_target(
     *,
-    port: str | None,
-    board_name: str | None,
-    model: Path | None,
-    quant: str,
-    cpu: str | None,
-    baud: int | None,
-    timeout: float,
+    port: str | None = None,
+    board_name: str | None = None,
+    model: Path | None = None,
+    quant: str = "q8",
+    cpu: str | None = None,
+    baud: int | None = None,
+    timeout: float | None = None,
 ) -> Iterator[Target]:
     """The device that the options mean.
 
@@ -110,11 +114,12 @@ def open_target(
     from colibri_sdk import targets
     from colibri_sdk.boards import load_board
 
+    limit = {} if timeout is None else {"timeout": timeout}
     if model is None:
         if cpu:
             raise UsageError("--cpu is for emulated boards", "Give an image with --model, or leave --cpu out.")
         board = load_board(board_name) if board_name else None
-        with targets.on_port(port, board, timeout=timeout, baud=baud) as target:
+        with targets.on_port(port, board, baud=baud, **limit) as target:
             yield target
         return
     if port:
@@ -122,10 +127,15 @@ def open_target(
             "--port is a real device, an image means an emulated board",
             "Leave one of the two out. To put an image on a real card use `colibri-sdk flash`.",
         )
+    if baud is not None:
+        raise UsageError(
+            "--baud is for real devices, an image means an emulated board, whose line has no speed",
+            "Leave --baud out, or leave the image out and name a device with --port.",
+        )
     board = load_board(board_name or "host")
     with output.Progress("packing") as progress:
         image = targets.image_for(model, quant=quant, log=output.note, progress=progress)
     with tempfile.TemporaryDirectory(prefix="colibri-") as scratch:
-        options: dict[str, Any] = {"cpu": cpu} if cpu else {}
+        options: dict[str, Any] = {**limit, **({"cpu": cpu} if cpu else {})}
         with targets.emulated(board, image, directory=Path(scratch), log=output.note, **options) as target:
             yield target

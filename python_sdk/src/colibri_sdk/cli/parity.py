@@ -59,6 +59,5 @@ def _runner(image: Path, board_name: str | None, kernels: str | None) -> Iterato
     if board_name is None:
         yield runners.EngineRunner(runners.open_engine(image, kernels=kernels))
         return
-    target_options = {"port": None, "board_name": board_name, "model": image, "quant": "f32"}
-    with options.open_target(**target_options, cpu=None, baud=None, timeout=60.0) as target:  # type: ignore[arg-type]
+    with options.open_target(board_name=board_name, model=image) as target:
         yield runners.DeviceRunner(target.device)
