@@ -27,8 +27,10 @@ from colibri_sdk.errors import (
     NoDeviceError,
     UsageError,
 )
+from colibri_sdk.link import messages
 from colibri_sdk.link.frames import Deframer, Frame, Kind, encode
 from colibri_sdk.link.messages import Type
+from colibri_sdk.link.session import Answer, Call, Session
 from colibri_sdk.segments import Segment
 from colibri_sdk.status import Status
 
@@ -234,6 +236,49 @@ def test_an_interrupt_cancels_and_the_session_goes_on(device: Device) -> None:
         for token in generation:
             if token.index == 3:
                 raise KeyboardInterrupt
+    assert device.generate("again", max_tokens=2, ignore_eos=True).result.generated_tokens == 2
+
+
+@pytest.mark.parametrize("ask", [lambda d: d.logits([1] * 2000), Device.selftest, Device.stats, Device.clear_stats])
+def test_an_interrupt_while_a_single_answer_is_awaited_cancels(
+    device: Device, ask: Callable[[Device], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next request comes when the device has ended that one, and is not refused as busy."""
+
+    def interrupted(_session: Session, call: Call) -> Answer:
+        calls.append(call)
+        raise KeyboardInterrupt
+
+    calls: list[Call] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "next", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ask(device)
+    assert calls[0].abandoned or calls[0].done.is_set()
+    assert device.generate("again", max_tokens=2, ignore_eos=True).result.generated_tokens == 2
+    assert calls[0].done.is_set()
+
+
+def test_cancel_stops_logits(device: Device) -> None:
+    """From another thread, as soon as the device has begun."""
+    answers: list[bool] = []
+    read_routes = messages.read_routes
+
+    def cancel_at_first(reader: messages.Reader) -> object:
+        if not answers:
+            worker = threading.Thread(target=lambda: answers.append(device.cancel()))
+            worker.start()
+            worker.join(20)
+        return read_routes(reader)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(messages, "read_routes", cancel_at_first)
+        try:
+            device.logits([1] * 2000)
+            status = Status.OK
+        except DeviceError as error:
+            status = Status(error.status)
+    assert (answers, status) in (([True], Status.E_CANCELLED), ([False], Status.OK))  # it may have been the faster one
     assert device.generate("again", max_tokens=2, ignore_eos=True).result.generated_tokens == 2
 
 

@@ -228,6 +228,26 @@ class Device:
             )
         return session
 
+    @contextlib.contextmanager
+    def _request(self, kind: Type, body: bytes = b"") -> Iterator[tuple[Session, Call]]:
+        """A request that is cancelled on the device when its answer is not waited for to the end (Ctrl-C)."""
+        session = self._alone()
+        call = session.call(kind, body)
+        if self._current is None or self._current.done.is_set():  # else this one is refused, and that one stays
+            self._current = call
+        try:
+            yield session, call
+        except BaseException:
+            if not call.done.is_set():
+                self._current = call
+                session.abandon(call)
+            raise
+
+    def _ask(self, kind: Type, body: bytes = b"") -> bytes:
+        """The body of such a request's result."""
+        with self._request(kind, body) as (session, call):
+            return session.result(call)
+
     def _describe_fault(self, data: bytes) -> ColibriError:
         self._crashed = True
         try:
@@ -367,7 +387,10 @@ class Device:
         return Generation(session, call, self._info.layers if self._info else 0, flags)
 
     def cancel(self) -> bool:
-        """Stops the running generation, from any thread. True when one was running; its iterator then ends."""
+        """Stops the running generation, from any thread. True when one was running; its iterator then ends.
+
+        A running `logits` is stopped as well, and raises DeviceError with Status.E_CANCELLED.
+        """
         call = self._current
         if call is None or call.done.is_set():
             return False
@@ -375,14 +398,14 @@ class Device:
 
     def stats(self) -> DeviceStats:
         """Time per layer, use of experts, memory, line; since the start or the last clear_stats."""
-        return DeviceStats.read(Reader(self._alone().ask(Type.STATS, b"\0")))
+        return DeviceStats.read(Reader(self._ask(Type.STATS, b"\0")))
 
     def clear_stats(self) -> None:
-        self._alone().ask(Type.STATS, b"\x01")
+        self._ask(Type.STATS, b"\x01")
 
     def selftest(self) -> SelftestReport:
         """The device compares its kernels with the scalar reference, bit by bit."""
-        return SelftestReport.read(Reader(self._alone().ask(Type.SELFTEST)))
+        return SelftestReport.read(Reader(self._ask(Type.SELFTEST)))
 
     def logits(self, ids: Sequence[int], last: int = 4) -> LogitsResult:
         """Logits at the last positions of a prompt of token ids, and the routing of all of them."""
@@ -390,24 +413,23 @@ class Device:
             body = messages.pack_logits(ids, last)
         except struct.error as error:
             raise UsageError(f"a token id or a count is out of range: {error}", "They are not negative.") from error
-        session = self._alone()
-        call = session.call(Type.LOGITS, body)
         routes, rows = Routes(), []
-        while True:
-            kind, answer = session.next(call)
-            if kind == Type.ROUTE:
-                routes.take(answer)
-            elif kind == Type.LOGIT_ROW:
-                rows.append(messages.LogitRow.read(Reader(answer)).logits)
-            elif kind >= Type.RESULT:
-                break
+        with self._request(Type.LOGITS, body) as (session, call):
+            while True:
+                kind, answer = session.next(call)
+                if kind == Type.ROUTE:
+                    routes.take(answer)
+                elif kind == Type.LOGIT_ROW:
+                    rows.append(messages.LogitRow.read(Reader(answer)).logits)
+                elif kind >= Type.RESULT:
+                    break
         layers = self._info.layers if self._info else 0
         return LogitsResult(np.stack(rows), [routes.at(position, layers) for position in range(len(ids))])
 
     def tokenize(self, text: str, *, chat: bool = False) -> list[int]:
         """The device's token ids of a text; with `chat`, of the text in the image's chat template."""
         body = messages.pack_tokenize(text.encode("utf-8", messages.TEXT_ENCODING_ERRORS), template=chat)
-        reader = Reader(self._alone().ask(Type.TOKENIZE, body))
+        reader = Reader(self._ask(Type.TOKENIZE, body))
         return list(reader.ids(reader.number("I")))
 
     @property
