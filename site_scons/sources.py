@@ -42,7 +42,7 @@ def objects(env, build, paths, flags=(), **overrides):
 def file_flags(path, architecture):
     """Extra flags of an engine source, or None when the target has no such instructions."""
     name = path.rsplit("/", 1)[-1]
-    if name in contract_flags.SMALL_FILES:
+    if name not in contract_flags.FAST_FILES:
         return contract_flags.SMALL
     if name == "scalar.c" and architecture in contract_flags.SMALL_REFERENCE:
         return contract_flags.SMALL

@@ -159,7 +159,7 @@ INLINE void float_strip(const void *w, uint32_t cols, const float *x, uint32_t x
 static void matmul_q8(const struct col_tile_q8 *w, uint32_t row_tiles, uint32_t blocks, const int8_t *xq,
                       const float *xs, uint32_t n, float *y, uint32_t y_stride)
 {
-    EACH_STRIP
+    EACH_STRIP(4)
 }
 #undef STRIP
 
@@ -167,7 +167,7 @@ static void matmul_q8(const struct col_tile_q8 *w, uint32_t row_tiles, uint32_t 
 static void matmul_q4(const struct col_tile_q4 *w, uint32_t row_tiles, uint32_t blocks, const int8_t *xq,
                       const float *xs, uint32_t n, float *y, uint32_t y_stride)
 {
-    EACH_STRIP
+    EACH_STRIP(4)
 }
 #undef STRIP
 
@@ -175,7 +175,7 @@ static void matmul_q4(const struct col_tile_q4 *w, uint32_t row_tiles, uint32_t 
 static void matmul_f16(const uint16_t *w, uint32_t row_tiles, uint32_t cols, const float *x, uint32_t x_stride,
                        uint32_t n, float *y, uint32_t y_stride)
 {
-    EACH_WIDE_STRIP
+    EACH_WIDE_STRIP(2)
 }
 #undef STRIP
 
@@ -183,7 +183,7 @@ static void matmul_f16(const uint16_t *w, uint32_t row_tiles, uint32_t cols, con
 static void matmul_f32(const float *w, uint32_t row_tiles, uint32_t cols, const float *x, uint32_t x_stride,
                        uint32_t n, float *y, uint32_t y_stride)
 {
-    EACH_WIDE_STRIP
+    EACH_WIDE_STRIP(2)
 }
 #undef STRIP
 

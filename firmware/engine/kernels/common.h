@@ -13,8 +13,11 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Unrolls the loop that follows, of at most eight turns, so that an array indexed by its counter becomes registers. */
-#if defined(__clang__)
+/* Unrolls the loop that follows, of at most eight turns, so that an array indexed by its counter becomes registers. Not
+ * where a file is compiled for size. */
+#if defined(__OPTIMIZE_SIZE__)
+#define UNROLL
+#elif defined(__clang__)
 #define UNROLL _Pragma("unroll")
 #else
 #define UNROLL _Pragma("GCC unroll 8")
@@ -33,11 +36,11 @@ INLINE float col_tree(const float s[LANES])
  * on x86-64 brought twice the bytes per second from memory that two tiles side by side did, prefetch instructions or
  * not. Float products add once per column instead of once per block and would wait for each addition: with few tokens
  * they take four row tiles at a time, four independent chains. */
-#define EACH_STRIP                                        \
+#define EACH_STRIP(T)                                     \
     for (uint32_t tile = 0; tile < row_tiles; tile++) {   \
         uint32_t token = 0;                               \
-        for (; n - token >= 4; token += 4) {              \
-            STRIP(4);                                     \
+        for (; n - token >= (T); token += (T)) {          \
+            STRIP(T);                                     \
         }                                                 \
         for (; token < n; token++) {                      \
             STRIP(1);                                     \
@@ -63,9 +66,10 @@ INLINE float col_tree(const float s[LANES])
         }                                                               \
     }
 
-#define EACH_WIDE_STRIP       \
+/* `R`: row tiles at a time when there are four tokens. */
+#define EACH_WIDE_STRIP(R)    \
     uint32_t fours = n & ~3u; \
-    SWEEP(2, 4, 0, fours)     \
+    SWEEP(R, 4, 0, fours)     \
     SWEEP(4, 1, fours, n)
 
 #define FLOAT_STRIP_ARGUMENTS                                                         \

@@ -236,8 +236,9 @@ DOTPROD INLINE void q4_block_dotprod(const struct col_tile_q4 *w, const int8_t *
 
 /* -------------------------------------------------------------------------------------------- quantised products
  * The four products differ in tile and block function only; a macro makes them, since a type cannot be a parameter of
- * a function in C. */
-#define QUANTISED_MATMUL(name, attributes, tile_type, block_function)                                             \
+ * a function in C. `wide`: tokens that share the loads of the weights. Without SDOT the products cost so much more than
+ * the loads that two are enough; four would only be more code. */
+#define QUANTISED_MATMUL(name, attributes, tile_type, block_function, wide)                                       \
     attributes INLINE void name##_strip(const tile_type *w, uint32_t blocks, const int8_t *xq, const float *xs,   \
                                         float *y, uint32_t y_stride, const unsigned T)                            \
     {                                                                                                             \
@@ -260,20 +261,20 @@ DOTPROD INLINE void q4_block_dotprod(const struct col_tile_q4 *w, const int8_t *
     attributes static void name(const tile_type *w, uint32_t row_tiles, uint32_t blocks, const int8_t *xq,        \
                                 const float *xs, uint32_t n, float *y, uint32_t y_stride)                         \
     {                                                                                                             \
-        EACH_STRIP                                                                                                \
+        EACH_STRIP(wide)                                                                                          \
     }
 
 #define STRIP(T) matmul_q8_strip(QUANTISED_STRIP_ARGUMENTS, T)
-QUANTISED_MATMUL(matmul_q8, , struct col_tile_q8, q8_block)
+QUANTISED_MATMUL(matmul_q8, , struct col_tile_q8, q8_block, 2)
 #undef STRIP
 #define STRIP(T) matmul_q8_dotprod_strip(QUANTISED_STRIP_ARGUMENTS, T)
-QUANTISED_MATMUL(matmul_q8_dotprod, DOTPROD, struct col_tile_q8, q8_block_dotprod)
+QUANTISED_MATMUL(matmul_q8_dotprod, DOTPROD, struct col_tile_q8, q8_block_dotprod, 4)
 #undef STRIP
 #define STRIP(T) matmul_q4_strip(QUANTISED_STRIP_ARGUMENTS, T)
-QUANTISED_MATMUL(matmul_q4, , struct col_tile_q4, q4_block)
+QUANTISED_MATMUL(matmul_q4, , struct col_tile_q4, q4_block, 2)
 #undef STRIP
 #define STRIP(T) matmul_q4_dotprod_strip(QUANTISED_STRIP_ARGUMENTS, T)
-QUANTISED_MATMUL(matmul_q4_dotprod, DOTPROD, struct col_tile_q4, q4_block_dotprod)
+QUANTISED_MATMUL(matmul_q4_dotprod, DOTPROD, struct col_tile_q4, q4_block_dotprod, 4)
 #undef STRIP
 
 /* ------------------------------------------------------------------------------------------------ float products */
@@ -312,7 +313,7 @@ INLINE void float_strip(const void *w, uint32_t cols, const float *x, uint32_t x
 static void matmul_f16(const uint16_t *w, uint32_t row_tiles, uint32_t cols, const float *x, uint32_t x_stride,
                        uint32_t n, float *y, uint32_t y_stride)
 {
-    EACH_WIDE_STRIP
+    EACH_WIDE_STRIP(1) /* eight chains are enough here */
 }
 #undef STRIP
 
@@ -320,7 +321,7 @@ static void matmul_f16(const uint16_t *w, uint32_t row_tiles, uint32_t cols, con
 static void matmul_f32(const float *w, uint32_t row_tiles, uint32_t cols, const float *x, uint32_t x_stride,
                        uint32_t n, float *y, uint32_t y_stride)
 {
-    EACH_WIDE_STRIP
+    EACH_WIDE_STRIP(1) /* eight chains are enough here */
 }
 #undef STRIP
 
