@@ -48,7 +48,7 @@ static colibri_status check_head(const struct col_tokenizer *head, uint32_t mode
         uint32_t most;
     } field[] = {
         {"tokenizer.flags", head->flags & ~flags, 0, 0},
-        {"tokenizer.prefix", head->prefix, 0, bytes ? 0 : COL_PREFIX_FIRST},
+        {"tokenizer.prefix", head->prefix, 0, bytes ? 0 : COL_PREFIX_START},
         {"tokenizer.strip", head->strip, 0, bytes ? 0 : COL_STRIP_TOKEN},
         {"tokenizer.vocab", head->vocab, 1, model_vocab},
         {"tokenizer.byte_count", head->byte_count, bytes ? 256 : 0, 256},
