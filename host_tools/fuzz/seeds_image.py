@@ -51,7 +51,7 @@ SHAPES = {
 
 VARIANTS = Path(__file__).resolve().parents[2] / "tests" / "parity" / "variants"
 # Between them: latent attention, low-rank queries, windows, sinks, biases, norms of queries and keys, clipping, groups,
-# corrections, shared blocks with and without a gate, dense layers, integer and hashed routers, maps, caches of each kind.
+# corrections, shared blocks with and without a gate, dense layers, integer and hashed routers, maps, every cache.
 DESCRIPTIONS: dict[str, dict[str, Any]] = {
     "deepseek_v3-odd": {"quant": "q8", "kv": "q8"},
     "deepseek_v3-not-normalised": {"quant": "f32"},
