@@ -13,6 +13,7 @@ emulated            emulated("rpi3", image) -> a Device on an emulated board tha
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -34,6 +35,12 @@ CONSOLES = pytest.StashKey[list[tuple[str, Callable[[], bytes]]]]()
 CONSOLE_BYTES = 16_384
 
 PackModel = Callable[[str], Path]
+
+
+def pytest_configure() -> None:
+    """A shell ignores Ctrl-C for what it runs in the background, and children inherit that; tests send it to them."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -42,7 +42,7 @@ def run(*line: str, code: int = 0) -> str:
 
 
 @contextmanager
-def emulate(image: Path, *options: str) -> Iterator[str]:
+def emulate(image: Path, *options: str, end: signal.Signals = signal.SIGINT) -> Iterator[str]:
     """`colibri-sdk emulate` in the background; the port where it says that it can be attached to."""
     line = [*COLIBRI, "emulate", "--board", "host", "--model", str(image), "--json", *options]
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -50,7 +50,7 @@ def emulate(image: Path, *options: str) -> Iterator[str]:
         try:
             yield json.loads(process.stdout.readline())["attach"]
         finally:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(end)
             process.communicate(timeout=60)
     assert process.returncode == 130
 
@@ -112,6 +112,12 @@ def test_emulate_and_attach(hummingbird: PackModel, options: tuple[str, ...]) ->
         for _ in range(2):
             assert run("run", "--port", port, PROMPT) == ANSWER + "\n"
         assert json.loads(run("selftest", "--port", port, "--json"))["failures"] == 0
+
+
+def test_emulate_ends_in_order_when_it_is_terminated(hummingbird: PackModel, tmp_path: Path) -> None:
+    with emulate(hummingbird("q8"), "--socket", str(tmp_path / "link"), end=signal.SIGTERM):
+        assert (tmp_path / "link").exists()
+    assert not (tmp_path / "link").exists()
 
 
 def test_port_from_the_environment(hummingbird: PackModel, monkeypatch: pytest.MonkeyPatch) -> None:

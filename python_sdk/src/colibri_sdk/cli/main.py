@@ -8,6 +8,7 @@ NumPy and the help does not wait for anything.
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -108,4 +109,6 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Entry point of the installed command."""
+    # A request to terminate ends it as Ctrl-C does, so that no emulated board stays behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(run(sys.argv[1:]))
