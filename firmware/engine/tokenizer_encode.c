@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tokenizer_encode.c: the way of a text to its tokens: added tokens are found, what is between them is normalised, added
- * tokens are found in that, what is between them is cut into pieces, and a model turns each piece into tokens.
+ * tokenizer_encode.c: the way of a text to its tokens: added tokens are found, what is between them is normalised,
+ * added tokens are found in that, what is between them is cut into pieces, and a model turns each piece into tokens.
  */
 #include "tokenizer_model.h"
 #include "utf8.h"
@@ -109,7 +109,7 @@ static void encode_pieces(struct encoding *encoding, const uint8_t *text, size_t
     encoding->fresh = encoding->fresh && bytes == 0;
 }
 
-/* The next of the added tokens `ids` at or behind `at`; its place at *begin and *end, the text's end when there is none. */
+/* The next of the added tokens `ids` at or behind `at`; its place at *begin and *end, or the text's end twice. */
 static uint32_t find_added(const struct col_tokenizer_view *view, const uint32_t *ids, uint32_t count,
                            const uint8_t *text, size_t bytes, size_t at, size_t *begin, size_t *end)
 {

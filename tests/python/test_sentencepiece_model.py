@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as protocol
 
+from colibri_sdk.convert import pack
 from colibri_sdk.convert.checkpoint import Checkpoint
 from colibri_sdk.convert.sentencepiece_model import compile_model
+from colibri_sdk.engine import Engine, Library, Token
 from colibri_sdk.errors import CheckpointError
 from tokenizer_sentencepiece import sentencepiece_model
 
@@ -50,7 +53,8 @@ def changed(trained: bytes, path: Path, change: Callable[[Any], Any]) -> Path:
         ("piece 300", lambda m: setattr(m.pieces[300], "score", float("nan"))),
         ("piece 300", lambda m: setattr(m.pieces[300], "type", 5)),
         ("piece 300", lambda m: setattr(m.pieces[300], "piece", "")),
-        ("user-defined piece", lambda m: (setattr(m.pieces[300], "type", 4), setattr(m.pieces[300], "piece", "\u2581Q"))),
+        ("user-defined piece", lambda m: m.pieces[300].MergeFromString(
+            b"\x0a\x04" + "\u2581Q".encode() + b"\x18\x04")),
     ],
 )  # fmt: skip
 def test_refused_by_name(trained: bytes, tmp_path: Path, named: str, change: Callable[[Any], Any]) -> None:
@@ -111,3 +115,33 @@ def test_added_tokens_that_contradict(repo_root: Path, tmp_path: Path, trained: 
     model = checkpoint(repo_root, tmp_path / "m", trained, {"added_tokens_decoder": added})
     with pytest.raises(CheckpointError, match=named.replace("'", "['`]")):
         model.tokenizer(1000)
+
+
+def test_an_image_with_a_sentencepiece_tokenizer(
+    repo_root: Path, tmp_path: Path, trained: bytes, host_library: Path
+) -> None:
+    """The demo model with another tokenizer says nothing sensible, but it says it in whole texts: what is streamed is
+    what the ids stand for, and both are what the sentencepiece library makes of them."""
+    source = repo_root / "models" / "hummingbird"
+    directory = tmp_path / "bird"
+    directory.mkdir()
+    for name in ("config.json", "generation_config.json", "model.safetensors"):
+        (directory / name).symlink_to(source / name)
+    (directory / "tokenizer.model").write_bytes(trained)
+    pack(directory, tmp_path / "bird.colibri", quant="q8")
+    engine = Engine(Library.load(), tmp_path / "bird.colibri")
+    processor = sentencepiece.SentencePieceProcessor(model_proto=trained)
+    for text in ("set pump 12", " set  \u4e2d\u6587", "\U0001f601", "<s>"):
+        ids = engine.tokenize(text)
+        assert engine.detokenize(ids).decode() == text
+        if "<" not in text:
+            assert ids == processor.encode(text)
+        assert engine.prompt(text) == [processor.bos_id(), *ids]
+        shown: list[Token] = []
+        answer = engine.generate(engine.prompt(text), max_tokens=24, ignore_eos=True, on_token=shown.append)
+        assert len(answer.token_ids) == 24
+        whole = engine.detokenize(answer.token_ids)
+        assert b"".join(token.text for token in shown) == whole
+        assert answer.text == whole.decode("utf-8", "replace")
+        known = [token for token in answer.token_ids if 3 <= token < processor.vocab_size()]
+        assert answer.text == processor.decode(known)
