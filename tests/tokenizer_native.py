@@ -16,6 +16,7 @@ import unicodedata2
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from colibri_sdk.convert.tokenizer import byte_alphabet, compile_tokenizer
+from colibri_sdk.image.layout import TOKENIZER
 from native import ROOT, Native, shared_object
 
 SOURCES = (
@@ -61,7 +62,7 @@ int col_tokenizer_open(const uint8_t *, uint64_t, uint32_t, void *, void *);
 uint64_t col_tokenizer_scratch_bytes(const void *, uint32_t);
 int col_tokenizer_encode(const void *, void *, uint32_t, const char *, size_t, bool, uint32_t *, size_t, size_t *);
 void col_tokenizer_text(const void *, uint32_t, const uint8_t **, uint32_t *);
-void col_tokenizer_first_text(const void *, uint32_t, const uint8_t **, uint32_t *);
+void col_tokenizer_next_text(const void *, uint32_t, bool *, const uint8_t **, uint32_t *);
 int col_template_open(const uint8_t *, uint64_t, uint32_t, void *, void *);
 uint64_t col_template_scratch_bytes(const void *, const void *, uint32_t);
 int col_template_encode(const void *, const void *, void *, uint32_t, const char *, size_t, uint32_t *, size_t,
@@ -79,6 +80,7 @@ class EngineTokenizer:
 
     def __init__(self, native: Native, section: bytes, vocab: int, template: bytes = b"") -> None:
         self._native = native
+        self._section = section
         ffi, lib = native.ffi, native.lib
         self._keep = [ffi.new("uint64_t[]", (len(data) + 7) // 8 + 1) for data in (section, template)]
         for kept, data in zip(self._keep, (section, template), strict=True):
@@ -151,6 +153,25 @@ class EngineTokenizer:
         out = bytearray()
         for token in ids:
             self._native.lib.col_tokenizer_text(self._view, token, at, length)
+            out += ffi.buffer(at[0], length[0])[:]
+        return bytes(out)
+
+    @property
+    def unknown(self) -> int:
+        return int(np.frombuffer(self._section, TOKENIZER, 1)[0]["unknown"])
+
+    @property
+    def byte_ids(self) -> set[int]:
+        head = np.frombuffer(self._section, TOKENIZER, 1)[0]
+        return set(np.frombuffer(self._section, "<u4", int(head["byte_count"]), int(head["byte_ids"])).tolist())
+
+    def joined(self, ids: Iterable[int]) -> bytes:
+        """The text of all ids, without the space that encoding put in front."""
+        ffi = self._native.ffi
+        at, length, begun = ffi.new("const uint8_t **"), ffi.new("uint32_t *"), ffi.new("bool *")
+        out = bytearray()
+        for token in ids:
+            self._native.lib.col_tokenizer_next_text(self._view, token, begun, at, length)
             out += ffi.buffer(at[0], length[0])[:]
         return bytes(out)
 

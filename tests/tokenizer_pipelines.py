@@ -59,6 +59,11 @@ def sequence(*parts: Json) -> Json:
     return {"type": "Sequence", "pretokenizers": list(parts)}
 
 
+def added_token(token: int, text: str, *, special: bool = False, normalized: bool = False) -> Json:
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": normalized, "special": special}
+    return {"id": token, "content": text, **flags}
+
+
 PIPELINES: dict[str, Json] = {
     "gpt2": {"pre_tokenizer": level(regex=True)},
     "olmo": {"normalizer": NFC, "pre_tokenizer": level(regex=True)},
@@ -107,7 +112,7 @@ def with_every_table(source: Path, path: Path) -> Path:
     config["model"]["ignore_merges"] = True
     free = 1 + max(*config["model"]["vocab"].values(), *(entry["id"] for entry in config["added_tokens"]))
     for index, (text, late) in enumerate((("<think>", False), ("<th", False), ("  ", True), ("<end", True))):
-        config["added_tokens"].append({"id": free + index, "content": text, "special": False, "normalized": late})
+        config["added_tokens"].append(added_token(free + index, text, normalized=late))
     path.write_text(json.dumps(config), encoding="utf-8")
     return path
 
@@ -145,6 +150,6 @@ def sentencepiece_config(model: str) -> Json:
         "Unigram": {"type": "Unigram", "unk_id": 0, "byte_fallback": True,
                     "vocab": [[piece, -1.0 - index / 16] for index, piece in enumerate(pieces)]},
     }  # fmt: skip
-    added = [{"id": index, "content": pieces[index], "special": True} for index in range(3)]
-    added.append({"id": len(pieces), "content": "<think>", "special": False, "normalized": False})
+    added = [added_token(index, pieces[index], special=True) for index in range(3)]
+    added.append(added_token(len(pieces), "<think>"))
     return {"added_tokens": added, "pre_tokenizer": usual, "decoder": usual, "model": kinds[model]}

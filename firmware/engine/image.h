@@ -289,7 +289,8 @@ enum col_space_prefix {
     COL_PREFIX_NONE = 0,
     COL_PREFIX_EACH = 1,    /* each text between two added or special tokens */
     COL_PREFIX_MISSING = 2, /* each piece that has no space in front already */
-    COL_PREFIX_FIRST = 3    /* as MISSING, but only at the very beginning of the input */
+    COL_PREFIX_FIRST = 3,   /* as MISSING, but only at the very beginning of the input */
+    COL_PREFIX_START = 4    /* the beginning of what is tokenised at once, whatever it begins with */
 };
 
 /* What becomes of that space when ids are turned into text again. */

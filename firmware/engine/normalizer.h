@@ -26,8 +26,8 @@ struct col_normalizer {
 COLIBRI_MUST_CHECK colibri_status col_normalizer_check(const struct col_normalizer *normalizer, uint32_t point_count,
                                                        struct colibri_detail *detail);
 
-/* Writes the normal form of `text` to `out`, which has room for `capacity` bytes; COLIBRI_E_TEXT_SIZE when it is longer.
- * Bytes that are no valid UTF-8 stay as they are. Takes O(n) steps for n bytes, whatever the text. */
+/* Writes the normal form of `text` to `out`, which has room for `capacity` bytes; COLIBRI_E_TEXT_SIZE when it is
+ * longer. Bytes that are no valid UTF-8 stay as they are. Takes O(n) steps for n bytes, whatever the text. */
 COLIBRI_MUST_CHECK colibri_status col_normalize(const struct col_normalizer *normalizer, const uint8_t *text,
                                                 size_t bytes, uint8_t *out, size_t capacity, size_t *length);
 

@@ -91,8 +91,8 @@ static size_t match_end(const struct walk *walk, size_t start, uint32_t *second)
 /* End of the piece that begins at `start`: a match, or what lies before the next one.
  *
  * An attempt to match that fails may have looked at the whole rest. When the attempt one character further on comes, at
- * the same place, into the same state, it fails as well and need not look again. Without this, a pattern like \s+$ would
- * take n * n steps for n spaces before a letter. */
+ * the same place, into the same state, it fails as well and need not look again. Without this, a pattern like \s+$
+ * would take n * n steps for n spaces before a letter. */
 static size_t piece_end(const struct walk *walk, size_t start)
 {
     uint32_t second;

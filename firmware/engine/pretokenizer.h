@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Classes of characters as the image's table gives them. `ascii` is the table's answer for the first 128 code points. */
+/* Classes of characters as the image's table gives them. `ascii` is its answer for the first 128 code points. */
 struct col_classes {
     const uint32_t *range; /* [count], first code point << 8 | class, ascending from code point 0 */
     uint32_t count;        /* at least 1 */

@@ -11,21 +11,6 @@
 #define TABLE_ALIGN 8u
 #define MAX_SCORE 1e30 /* sums stay finite */
 
-/* Tables lie in the order of their fields, each at the first multiple of TABLE_ALIGN after the one before, zeros
- * between them. That makes every offset a value to compare with, and overlaps impossible. Counts are 32 bits wide, so
- * 64 bits cannot overflow. */
-static bool next_table(const uint8_t *section, uint64_t *cursor, uint64_t limit, uint32_t offset, uint64_t count,
-                       uint64_t size)
-{
-    uint64_t start = (*cursor + TABLE_ALIGN - 1) & ~(uint64_t)(TABLE_ALIGN - 1);
-    bool zero = true;
-    for (uint64_t at = *cursor; at < start && at < limit; at++) {
-        zero = zero && section[at] == 0;
-    }
-    *cursor = start + count * size;
-    return zero && offset == start && *cursor <= limit;
-}
-
 static const uint32_t *words(const uint8_t *section, uint32_t offset)
 {
     return (const uint32_t *)(const void *)(section + offset);
@@ -48,7 +33,7 @@ static colibri_status check_head(const struct col_tokenizer *head, uint32_t mode
         uint32_t most;
     } field[] = {
         {"tokenizer.flags", head->flags & ~flags, 0, 0},
-        {"tokenizer.prefix", head->prefix, 0, bytes ? 0 : COL_PREFIX_FIRST},
+        {"tokenizer.prefix", head->prefix, 0, bytes ? 0 : COL_PREFIX_START},
         {"tokenizer.strip", head->strip, 0, bytes ? 0 : COL_STRIP_TOKEN},
         {"tokenizer.vocab", head->vocab, 1, model_vocab},
         {"tokenizer.byte_count", head->byte_count, bytes ? 256 : 0, 256},
@@ -86,41 +71,56 @@ static colibri_status check_head(const struct col_tokenizer *head, uint32_t mode
     return COLIBRI_OK;
 }
 
-static colibri_status check_layout(const uint8_t *section, const struct col_tokenizer *head, uint64_t bytes,
-                                   struct colibri_detail *detail)
+/* The tables in their order. Fields of the head are named by their place in it, in words. */
+#define WORD(field) (uint8_t)(offsetof(struct col_tokenizer, field) / sizeof(uint32_t))
+static const struct table {
+    char name[26];
+    uint8_t offset;
+    uint8_t count;
+    uint8_t more; /* entries beyond the count */
+    uint8_t size; /* of an entry */
+} tables[] = {
+    {"tokenizer.byte_ids", WORD(byte_ids), WORD(byte_count), 0, sizeof(uint32_t)},
+    {"tokenizer.token_offsets", WORD(token_offsets), WORD(vocab), 1, sizeof(uint32_t)},
+    {"tokenizer.token_flags", WORD(token_flags), WORD(vocab), 0, sizeof(uint8_t)},
+    {"tokenizer.token_text", WORD(token_text), WORD(text_bytes), 0, sizeof(uint8_t)},
+    {"tokenizer.merges", WORD(merges), WORD(merge_slots), 0, sizeof(struct col_merge)},
+    {"tokenizer.scores", WORD(scores), WORD(score_count), 0, sizeof(double)},
+    {"tokenizer.sorted", WORD(sorted), WORD(sorted_count), 0, sizeof(uint32_t)},
+    {"tokenizer.early", WORD(early), WORD(early_count), 0, sizeof(uint32_t)},
+    {"tokenizer.late", WORD(late), WORD(late_count), 0, sizeof(uint32_t)},
+    {"tokenizer.classes", WORD(classes), WORD(class_count), 0, sizeof(uint32_t)},
+    {"tokenizer.splits", WORD(splits), WORD(split_count), 0, sizeof(uint32_t)},
+    {"tokenizer.moves", WORD(moves), WORD(move_count), 0, sizeof(uint16_t)},
+    {"tokenizer.decompositions", WORD(decompositions), WORD(decomposition_count), 0, sizeof(struct col_decomposition)},
+    {"tokenizer.compositions", WORD(compositions), WORD(composition_count), 0, sizeof(struct col_composition)},
+    {"tokenizer.orders", WORD(orders), WORD(order_count), 0, sizeof(uint32_t)},
+    {"tokenizer.points", WORD(points), WORD(point_count), 0, sizeof(uint32_t)},
+};
+
+/* Each table lies at the first multiple of TABLE_ALIGN after the one before, zeros between them. That makes every
+ * offset a value to compare with, and overlaps impossible. Counts are 32 bits wide, so 64 bits cannot overflow. */
+static colibri_status check_layout(const uint8_t *section, uint64_t bytes, struct colibri_detail *detail)
 {
-    const struct {
-        const char *name;
-        uint32_t offset;
-        uint64_t count;
-        uint64_t size;
-    } table[] = {
-        {"tokenizer.byte_ids", head->byte_ids, head->byte_count, sizeof(uint32_t)},
-        {"tokenizer.token_offsets", head->token_offsets, (uint64_t)head->vocab + 1, sizeof(uint32_t)},
-        {"tokenizer.token_flags", head->token_flags, head->vocab, sizeof(uint8_t)},
-        {"tokenizer.token_text", head->token_text, head->text_bytes, sizeof(uint8_t)},
-        {"tokenizer.merges", head->merges, head->merge_slots, sizeof(struct col_merge)},
-        {"tokenizer.scores", head->scores, head->score_count, sizeof(double)},
-        {"tokenizer.sorted", head->sorted, head->sorted_count, sizeof(uint32_t)},
-        {"tokenizer.early", head->early, head->early_count, sizeof(uint32_t)},
-        {"tokenizer.late", head->late, head->late_count, sizeof(uint32_t)},
-        {"tokenizer.classes", head->classes, head->class_count, sizeof(uint32_t)},
-        {"tokenizer.splits", head->splits, head->split_count, sizeof(uint32_t)},
-        {"tokenizer.moves", head->moves, head->move_count, sizeof(uint16_t)},
-        {"tokenizer.decompositions", head->decompositions, head->decomposition_count,
-         sizeof(struct col_decomposition)},
-        {"tokenizer.compositions", head->compositions, head->composition_count, sizeof(struct col_composition)},
-        {"tokenizer.orders", head->orders, head->order_count, sizeof(uint32_t)},
-        {"tokenizer.points", head->points, head->point_count, sizeof(uint32_t)},
-    };
-    uint64_t cursor = sizeof *head;
-    for (uint32_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-        if (!next_table(section, &cursor, bytes, table[i].offset, table[i].count, table[i].size)) {
-            uint64_t end = cursor > bytes ? cursor : table[i].offset;
-            return col_fail(BAD, detail, table[i].name, end, cursor > bytes ? bytes : cursor);
+    const uint32_t *head = words(section, 0);
+    uint64_t end = sizeof(struct col_tokenizer); /* of the table before */
+    for (uint32_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
+        const struct table *table = &tables[i];
+        uint64_t start = (end + TABLE_ALIGN - 1) & ~(uint64_t)(TABLE_ALIGN - 1);
+        if (head[table->offset] != start) {
+            return col_fail(BAD, detail, table->name, head[table->offset], start);
+        }
+        for (; end < start && end < bytes; end++) {
+            if (section[end] != 0) {
+                return col_fail(BAD, detail, table->name, section[end], 0);
+            }
+        }
+        end = start + ((uint64_t)head[table->count] + table->more) * table->size;
+        if (end > bytes) {
+            return col_fail(BAD, detail, table->name, end, bytes);
         }
     }
-    return cursor == bytes ? COLIBRI_OK : col_fail(BAD, detail, "tokenizer", bytes, cursor);
+    return end == bytes ? COLIBRI_OK : col_fail(BAD, detail, "tokenizer", bytes, end);
 }
 
 static uint32_t text_length(const struct col_tokenizer_view *view, uint32_t id)
@@ -274,7 +274,7 @@ static colibri_status check_classes(const struct col_classes *classes, struct co
     return COLIBRI_OK;
 }
 
-/* The splits' tables follow each other without gaps. Nothing moves on behind the text's end, so that every walk ends. */
+/* The splits' tables follow each other without gaps. Nothing moves on behind the text's end, so every walk ends. */
 static colibri_status check_splits(const struct col_tokenizer *head, const uint32_t *states, const uint16_t *moves,
                                    struct col_splits *splits, struct colibri_detail *detail)
 {
@@ -375,7 +375,7 @@ colibri_status col_tokenizer_open(const uint8_t *section, uint64_t bytes, uint32
     }
     colibri_status status = check_head(head, model_vocab, detail);
     if (status == COLIBRI_OK) {
-        status = check_layout(section, head, bytes, detail);
+        status = check_layout(section, bytes, detail);
     }
     if (status != COLIBRI_OK) {
         return status;

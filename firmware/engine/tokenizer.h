@@ -50,8 +50,8 @@ COLIBRI_MUST_CHECK colibri_status col_tokenizer_open(const uint8_t *section, uin
 /* Scratch memory, in bytes, that encoding a text of up to max_text_bytes needs; aligned to 8. */
 uint64_t col_tokenizer_scratch_bytes(const struct col_tokenizer_view *view, uint32_t max_text_bytes);
 
-/* Text to ids. `scratch` holds col_tokenizer_scratch_bytes(view, max_text_bytes) bytes, aligned to 8. `begins`: the text
- * is the beginning of what the model sees, nothing but tokens that stand before every text is in front of it. `ids` may
+/* Text to ids. `scratch` holds col_tokenizer_scratch_bytes(view, max_text_bytes) bytes, aligned to 8. `begins`: the
+ * text is the beginning of what the model sees, nothing but tokens that stand before every text is in front of it. `ids` may
  * be NULL when `capacity` is 0. *count is the number of ids of the whole text; where that is more than `capacity`, the
  * first `capacity` are written and the result is COLIBRI_E_BUFFER_SIZE. A text of more than max_text_bytes, or whose
  * normal form is, gives COLIBRI_E_TEXT_SIZE and *count 0. Takes O(n log n) steps for n bytes. */

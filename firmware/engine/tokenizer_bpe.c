@@ -4,8 +4,8 @@
  * of equals first, until no pair has a rank.
  *
  * The symbols of a piece are a linked list over its positions: a symbol is named by the position where it begins. A
- * binary heap holds each symbol that could merge with the one after it, once; slot[] finds it there, so that a pair whose
- * neighbour changed is moved or taken out at once and the heap never holds what is no longer true. That bounds it to
+ * binary heap holds each symbol that could merge with the one after it, once; slot[] finds it there, so that a pair
+ * whose neighbour changed is moved or taken out at once and the heap never holds what is no longer true. That bounds it to
  * one entry per position, and a piece of n bytes takes O(n log n) steps.
  */
 #include "tokenizer_model.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tokenizer_encode.c: the way of a text to its tokens: added tokens are found, what is between them is normalised, added
- * tokens are found in that, what is between them is cut into pieces, and a model turns each piece into tokens.
+ * tokenizer_encode.c: the way of a text to its tokens: added tokens are found, what is between them is normalised,
+ * added tokens are found in that, what is between them is cut into pieces, and a model turns each piece into tokens.
  */
 #include "tokenizer_model.h"
 #include "utf8.h"
@@ -12,7 +12,8 @@ struct encoding {
     uint8_t *normal; /* [max_text_bytes], of a tokenizer that normalises */
     void *model;     /* its scratch memory */
     uint32_t max_text_bytes;
-    bool first; /* nothing was encoded yet and the text is the input's beginning */
+    bool begins; /* the text is the input's beginning */
+    bool fresh;  /* nothing of it was encoded yet */
     struct col_id_list list;
 };
 
@@ -70,7 +71,9 @@ static bool needs_space(const struct encoding *encoding, const uint8_t *text, si
     case COL_PREFIX_MISSING:
         return !begins_with_space(text, bytes);
     case COL_PREFIX_FIRST:
-        return opens && encoding->first && !begins_with_space(text, bytes);
+        return opens && encoding->fresh && encoding->begins && !begins_with_space(text, bytes);
+    case COL_PREFIX_START:
+        return opens && encoding->fresh;
     default:
         return false;
     }
@@ -103,10 +106,10 @@ static void encode_pieces(struct encoding *encoding, const uint8_t *text, size_t
         encode_piece(encoding, text + at, end - at, at == 0);
         at = end;
     }
-    encoding->first = encoding->first && bytes == 0;
+    encoding->fresh = encoding->fresh && bytes == 0;
 }
 
-/* The next of the added tokens `ids` at or behind `at`; its place at *begin and *end, the text's end when there is none. */
+/* The next of the added tokens `ids` at or behind `at`; its place at *begin and *end, or the text's end twice. */
 static uint32_t find_added(const struct col_tokenizer_view *view, const uint32_t *ids, uint32_t count,
                            const uint8_t *text, size_t bytes, size_t at, size_t *begin, size_t *end)
 {
@@ -134,7 +137,7 @@ static void encode_normal(struct encoding *encoding, const uint8_t *text, size_t
         encode_pieces(encoding, text + at, begin - at);
         if (id != COL_NO_TOKEN) {
             col_put_id(&encoding->list, id);
-            encoding->first = false;
+            encoding->fresh = false;
         }
         at = end;
     }
@@ -166,7 +169,8 @@ colibri_status col_tokenizer_encode(const struct col_tokenizer_view *view, void 
         .normal = scratch,
         .model = (uint8_t *)scratch + normal_bytes(view, max_text_bytes),
         .max_text_bytes = max_text_bytes,
-        .first = begins,
+        .begins = begins,
+        .fresh = true,
         .list = {ids, capacity, 0},
     };
     *count = 0;
@@ -182,8 +186,11 @@ colibri_status col_tokenizer_encode(const struct col_tokenizer_view *view, void 
             return status;
         }
         if (id != COL_NO_TOKEN) {
+            if (encoding.fresh && view->head->prefix == COL_PREFIX_START) {
+                encode_piece(&encoding, from, 0, true); /* the space alone */
+            }
             col_put_id(&encoding.list, id);
-            encoding.first = false;
+            encoding.fresh = false;
         }
         at = end;
     }

@@ -181,7 +181,7 @@ static void keep_logits(struct run *run, uint32_t which, const float *logits, ui
 
 /* A prompt, one more token, then a short generation from the same prompt. */
 static void compute(struct run *run, const struct colibri_info *info, const uint32_t *ids, uint32_t count,
-                    const struct colibri_sampling *sampling)
+                    const struct colibri_sampling *sampling, uint8_t slide)
 {
     const float *logits = NULL;
     run->logits = calloc((size_t)info->vocab * 2u, sizeof *logits);
@@ -200,6 +200,8 @@ static void compute(struct run *run, const struct colibri_info *info, const uint
         .prompt_count = count,
         .max_tokens = GENERATED,
         .sampling = *sampling,
+        .slide = slide % 2u != 0u,
+        .slide_keep = slide / 2u % info->context,
         .stop_count = 1,
         .stop = {"ab"},
         .stop_bytes = {2},
@@ -287,8 +289,8 @@ static void use(const uint8_t *image, size_t size, const uint8_t *id, struct col
             .top_k = id[13] % 8u,
             .seed = id[14],
         };
-        compute(&plain, &info, ids, count, &sampling);
-        compute(&fast, &info, ids, count, &sampling);
+        compute(&plain, &info, ids, count, &sampling, id[8]);
+        compute(&fast, &info, ids, count, &sampling, id[8]);
         compare(&plain, &fast, info.vocab);
         text_functions(&fast, &info, id, 16);
         text_functions(&plain, &info, (const uint8_t *)"it's 12  pumps,\n\nab \xe4\xb8\xad", 23);
@@ -317,7 +319,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint8_t id[16] = {0};
     if (size >= COL_PAGE) {
         memcpy(id, image + offsetof(struct col_header, image_id), sizeof id);
-        config.kv_format = id[15] % 3u;
+        config.kv_format = id[15] % (COLIBRI_KV_Q8 + 1u);
         config.context = id[9] % 16u; /* 0: all */
     }
     struct colibri_plan plan;

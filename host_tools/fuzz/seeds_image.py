@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes seed inputs for fuzz_image into a directory: tiny images of every format, with and without a tokenizer.
+"""Writes seed inputs for fuzz_image into a directory: tiny images of every format, with and without a tokenizer, and
+some of every part of the layer description, from the checkpoints of tests/parity/variants.
 
 python host_tools/fuzz/seeds_image.py build/fuzz/seeds-image
 
@@ -46,6 +47,23 @@ SHAPES = {
         "num_key_value_heads": 3, "head_dim": 6, "num_local_experts": 3, "num_experts_per_tok": 2,
     },
 }  # fmt: skip
+
+
+VARIANTS = Path(__file__).resolve().parents[2] / "tests" / "parity" / "variants"
+# Between them: latent attention, low-rank queries, windows, sinks, biases, norms of queries and keys, clipping, groups,
+# corrections, shared blocks with and without a gate, dense layers, integer and hashed routers, maps, every cache.
+DESCRIPTIONS: dict[str, dict[str, Any]] = {
+    "deepseek_v3-odd": {"quant": "q8", "kv": "q8"},
+    "deepseek_v3-not-normalised": {"quant": "f32"},
+    "deepseek_v2-groups": {"quant": "q4", "kv": "q8"},
+    "gpt_oss-odd": {"quant": "q8"},
+    "glm4_moe-odd": {"quant": "q4", "kv": "f32"},
+    "olmoe-fused": {"quant": "f16"},
+    "qwen2_moe-fused": {"quant": "q8"},
+    "qwen3-odd": {"quant": "q4", "kv": "q8"},
+    "ernie4_5_moe-odd": {"quant": "q8", "router": "hash", "expert_map": "5:3"},
+    "mixtral-odd": {"quant": "q8", "router": "integer", "expert_map": "6:2"},
+}
 
 
 def tensors(config: dict[str, Any]) -> dict[str, npt.NDArray[np.float32]]:
@@ -102,11 +120,18 @@ def main(out: Path) -> None:
                         continue  # large, and nothing new
                     seed = out / f"{shape}-{'text' if tokenizer else 'ids'}-{quant}"
                     pack(checkpoint, seed, quant=quant, kv="f16" if quant == "q8" else "f32")
-                    image = bytearray(seed.read_bytes())
                     if (shape, quant) == ("even", "q8"):
-                        (out / f"{seed.name}-sealed").write_bytes(image)
-                    image[HEADER_CRC : HEADER_CRC + 4] = bytes(4)
-                    seed.write_bytes(image)
+                        (out / f"{seed.name}-sealed").write_bytes(seed.read_bytes())
+                    unseal(seed)
+    for name, options in DESCRIPTIONS.items():
+        pack(VARIANTS / name, out / name, context=24, **options)
+        unseal(out / name)
+
+
+def unseal(seed: Path) -> None:
+    image = bytearray(seed.read_bytes())
+    image[HEADER_CRC : HEADER_CRC + 4] = bytes(4)
+    seed.write_bytes(image)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes seed inputs for fuzz_tokenizer into a directory: the demo model's tokenizer, and one that is much smaller.
+"""Writes seed inputs for fuzz_tokenizer into a directory: the demo model's tokenizer, and small ones of each kind.
 
 python host_tools/fuzz/seeds_tokenizer.py build/fuzz/seeds-tokenizer
 """
@@ -11,9 +11,10 @@ import struct
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from colibri_sdk.convert.template import compile_template
-from colibri_sdk.convert.tokenizer import CompiledTokenizer, byte_alphabet, compile_tokenizer
+from colibri_sdk.convert.tokenizer import CompiledTokenizer, byte_alphabet, compile_config, compile_tokenizer
 
 HUMMINGBIRD = Path(__file__).resolve().parents[2] / "models" / "hummingbird"
 TEXTS = (
@@ -30,15 +31,48 @@ def small(directory: Path) -> CompiledTokenizer:
     for left, right in merges:
         vocab.setdefault(left + right, len(vocab))
     added = [{"id": len(vocab) + i, "content": name, "special": True} for i, name in enumerate(("<a>", "<b>"))]
+    for name, normalized in (("<c>", False), ("<c", False), ("  ", True)):
+        token = len(vocab) + len(added)
+        added.append({"id": token, "content": name, "special": False, "normalized": normalized})
+    splits = [
+        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"}
+        for pattern in (r"\p{N}{1,3}", r"[^\r\n\p{L}\p{N}]?\p{L}+|\s*[\r\n]+|\s+(?!\S)|\s+")
+    ]
+    level = {"type": "ByteLevel", "add_prefix_space": False}
     config = {
         "added_tokens": added,
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
+        "normalizer": {"type": "NFC"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*splits, level]},
         "decoder": {"type": "ByteLevel"},
-        "model": {"type": "BPE", "vocab": vocab, "merges": merges},
+        "model": {"type": "BPE", "vocab": vocab, "merges": merges, "ignore_merges": True},
     }
     path = directory / "tokenizer.json"
     path.write_text(json.dumps(config), encoding="utf-8")
-    return compile_tokenizer(path, len(vocab) + 2)
+    return compile_tokenizer(path, len(vocab) + len(added))
+
+
+def sentencepiece(kind: str) -> dict[str, Any]:
+    """With tokens for bytes, and spaces in front."""
+    pieces = [
+        "<unk>",
+        "<a>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        "\u2581",
+        "a",
+        "b",
+        "ab",
+        "\u2581a",
+        "\u2581\u2581",
+    ]
+    step = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": kind == "BPE"}
+    model: dict[str, Any] = {"type": kind, "byte_fallback": True}
+    if kind == "BPE":
+        merges = [["a", "b"], ["\u2581", "a"], ["\u2581", "\u2581"]]
+        model |= {"vocab": {piece: token for token, piece in enumerate(pieces)}, "merges": merges}
+    else:
+        model |= {"vocab": [[piece, -1.0 - token / 16] for token, piece in enumerate(pieces)], "unk_id": 0}
+    special = [{"id": token, "content": pieces[token], "special": True} for token in (0, 1)]
+    return {"added_tokens": special, "pre_tokenizer": step, "decoder": step, "model": model}
 
 
 def main(out: Path) -> None:
@@ -47,7 +81,12 @@ def main(out: Path) -> None:
     chat = json.loads((HUMMINGBIRD / "tokenizer_config.json").read_text("utf-8"))["chat_template"]
     with tempfile.TemporaryDirectory() as directory:
         tiny = small(Path(directory))
-    for name, tokenizer, template in (("hummingbird", demo, chat), ("small", tiny, TRIMMING)):
+    every = {
+        "hummingbird": (demo, chat),
+        "small": (tiny, TRIMMING),
+        **{kind: (compile_config(kind, sentencepiece(kind), 300), TRIMMING) for kind in ("BPE", "Unigram")},
+    }
+    for name, (tokenizer, template) in every.items():
         section = compile_template(template, tokenizer, "<|bos|>", "<|eos|>")
         for index, text in enumerate(TEXTS):
             head = struct.pack("<4I", len(tokenizer.section), len(section), tokenizer.vocab, 0)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from native import Native
 from tokenizer_native import E_TEXT_SIZE, EngineTokenizer, Reference, tokenizer_library, train
-from tokenizer_pipelines import PIPELINES, with_pipeline, with_whole_words
+from tokenizer_pipelines import PIPELINES, added_token, with_pipeline, with_whole_words
 from tokenizer_texts import CHARACTERS, hard_text, pattern_text
 
 Pair = tuple[EngineTokenizer, Reference]
@@ -132,3 +133,54 @@ def test_whole_words_are_not_cut(native: Native, trained: Path, tmp_path: Path) 
     words = [text for text in reference.plain.get_vocab() if text.isascii() and text.isalpha()]
     assert words and all(len(engine.encode(word)) == 1 for word in words)
     assert cut.status == 0
+
+
+# ------------------------------------------------------------------------------- added tokens that are not special
+
+ADDED = ["<think>", "</think>", "<th", "th", "think> ", "  ", "    ", "\n\n", "\u00e9!", "12"]
+added_text = st.lists(
+    st.one_of(
+        st.sampled_from([*ADDED, "<", ">", "think", " ", "e\u0301!", "\u0301", "1", "2", "a", "<s>", "[INST]"]),
+        st.text("<>/thinkn 12", max_size=8),
+    ),
+    max_size=14,
+).map("".join)
+
+
+@pytest.fixture(scope="module", params=["gpt2", "qwen2", "deepseek-v3"])
+def with_added(
+    request: pytest.FixtureRequest, native: Native, trained: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Pair:
+    path = with_pipeline(trained, tmp_path_factory.mktemp("added") / "tokenizer.json", request.param)
+    config = json.loads(path.read_text("utf-8"))
+    free = len(config["model"]["vocab"])
+    for index, text in enumerate(ADDED):
+        token = config["model"]["vocab"].get(text, free + index)
+        config["added_tokens"].append(added_token(token, text, normalized=index % 2 == 1))
+    path.write_text(json.dumps(config), encoding="utf-8")
+    return opened(native, path)
+
+
+@settings(max_examples=500, deadline=None)
+@given(text=added_text)
+@example(text="<think>")
+@example(text="a <think>\n\n</think>\n\nb")
+@example(text="<<think>think> </think>  ")
+@example(text="e\u0301!<th\u0301")
+def test_added_tokens_are_found_in_text(with_added: Pair, text: str) -> None:
+    engine, reference = with_added
+    assert engine.encode(text) == reference.ids(text)
+
+
+def test_added_tokens_have_their_text(with_added: Pair) -> None:
+    engine, reference = with_added
+    for name in ADDED:
+        token = reference.plain.token_to_id(name)
+        assert engine.encode(name) == [token]
+        assert engine.text([token]).decode() == name
+
+
+@pytest.mark.parametrize("text", ["<" * 65_000, "<think" * 10_000, " " * 65_000], ids=["<", "<think", "spaces"])
+def test_many_beginnings_of_added_tokens(with_added: Pair, text: str) -> None:
+    engine, reference = with_added
+    assert engine.encode(text) == reference.ids(text)

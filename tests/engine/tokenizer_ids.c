@@ -3,7 +3,7 @@
  * tokenizer_ids.c: tokenises what a file says and prints ids, on any processor and under any sanitizer.
  *
  * The file is a row of records, words little-endian: section bytes, template bytes, text bytes, the model's vocabulary,
- * then the section, the template and the text. Each record gives one line: the status of opening the tokenizer section,
+ * then the section, the template and the text; with a vocabulary of 0, the sections of the record before. Each record gives one line: the status of opening the tokenizer section,
  * that of the template section, and when both are 0 the ids of the text inside the template, and after a bar those of
  * the text alone; after a failure the place that was at fault. Sections are copied into blocks of their exact size, so
  * that a sanitizer sees any access beyond them.
@@ -73,16 +73,18 @@ static void encode(const struct col_tokenizer_view *tokenizer, const struct col_
                    const uint8_t *text, uint32_t text_bytes)
 {
     size_t needed;
-    void *scratch = block(col_template_scratch_bytes(template, tokenizer, text_bytes));
-    colibri_status status = col_template_encode(template, tokenizer, scratch, text_bytes, (const char *)text,
-                                                text_bytes, NULL, 0, &needed);
+    /* A normal form may be longer; see NFKC of U+FDFA. */
+    uint32_t limit = tokenizer->head->decomposition_count == 0 ? text_bytes : 12 * text_bytes;
+    void *scratch = block(col_template_scratch_bytes(template, tokenizer, limit));
+    colibri_status status = col_template_encode(template, tokenizer, scratch, limit, (const char *)text, text_bytes,
+                                                NULL, 0, &needed);
     if (status != COLIBRI_E_BUFFER_SIZE && needed != 0) {
         die("no room was enough");
     }
     size_t count;
     uint32_t *ids = block(needed * sizeof *ids);
-    colibri_status again = col_template_encode(template, tokenizer, scratch, text_bytes, (const char *)text, text_bytes,
-                                               ids, needed, &count);
+    colibri_status again = col_template_encode(template, tokenizer, scratch, limit, (const char *)text, text_bytes, ids,
+                                               needed, &count);
     if (again != (status == COLIBRI_E_BUFFER_SIZE ? COLIBRI_OK : status) || count != needed) {
         die("the second count differs from the first");
     }
@@ -90,11 +92,11 @@ static void encode(const struct col_tokenizer_view *tokenizer, const struct col_
     free(ids);
     free(scratch);
 
-    scratch = block(col_tokenizer_scratch_bytes(tokenizer, text_bytes));
-    uint64_t room = (uint64_t)text_bytes * 2 + 1; /* each byte one, and a space in front */
+    scratch = block(col_tokenizer_scratch_bytes(tokenizer, limit));
+    uint64_t room = (uint64_t)limit * 2 + 1; /* each byte, and a space in front of each piece */
     ids = block(room * sizeof *ids);
-    status = col_tokenizer_encode(tokenizer, scratch, text_bytes, (const char *)text, text_bytes, true, ids,
-                                  (size_t)room, &count);
+    status = col_tokenizer_encode(tokenizer, scratch, limit, (const char *)text, text_bytes, true, ids, (size_t)room,
+                                  &count);
     if (status != COLIBRI_OK && status != COLIBRI_E_TEXT_SIZE) {
         die("more ids than bytes");
     }
@@ -114,18 +116,27 @@ int main(int argc, char **argv)
         die("cannot open the file; give its name");
     }
     uint32_t head[4];
+    uint8_t *section = NULL;
+    uint8_t *template = NULL;
+    struct col_tokenizer_view tokenizer_view;
+    struct col_template_view template_view;
+    struct colibri_detail detail;
+    colibri_status opened = COLIBRI_E_ARGUMENT;
+    colibri_status filled = COLIBRI_E_ARGUMENT;
     while (fread(head, sizeof head, 1, file) == 1) {
-        uint8_t *section = read_block(file, head[0]);
-        uint8_t *template = read_block(file, head[1]);
-        uint8_t *text = read_block(file, head[2]);
-        struct col_tokenizer_view tokenizer_view;
-        struct col_template_view template_view;
-        struct colibri_detail detail = {{0}, 0, 0};
-        colibri_status opened = col_tokenizer_open(section, head[0], head[3], &tokenizer_view, &detail);
-        colibri_status filled = COLIBRI_OK;
-        if (opened == COLIBRI_OK) {
-            filled = col_template_open(template, head[1], head[3], &template_view, &detail);
+        if (head[3] != 0) {
+            free(section);
+            free(template);
+            section = read_block(file, head[0]);
+            template = read_block(file, head[1]);
+            detail = (struct colibri_detail){{0}, 0, 0};
+            opened = col_tokenizer_open(section, head[0], head[3], &tokenizer_view, &detail);
+            filled = COLIBRI_OK;
+            if (opened == COLIBRI_OK) {
+                filled = col_template_open(template, head[1], head[3], &template_view, &detail);
+            }
         }
+        uint8_t *text = read_block(file, head[2]);
         printf("%d %d", opened, filled);
         if (opened == COLIBRI_OK && filled == COLIBRI_OK) {
             encode(&tokenizer_view, &template_view, text, head[2]);
@@ -134,9 +145,9 @@ int main(int argc, char **argv)
         }
         printf("\n");
         free(text);
-        free(template);
-        free(section);
     }
+    free(template);
+    free(section);
     fclose(file);
     return 0;
 }

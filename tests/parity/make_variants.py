@@ -223,7 +223,7 @@ F32, F16 = torch.float32, torch.float16
 ODD: Config = {"vocab_size": 45, "hidden_size": 18, "num_attention_heads": 3, "num_key_value_heads": 1}
 YARN: Config = rope("yarn", factor=4.0, original_max_position_embeddings=32)
 ODD_MLA: Config = {
-    **ODD, "num_key_value_heads": 3, "kv_lora_rank": 13, "qk_nope_head_dim": 7, "qk_rope_head_dim": 6, "v_head_dim": 5,
+    **ODD, "num_key_value_heads": 3, "kv_lora_rank": 25, "qk_nope_head_dim": 7, "qk_rope_head_dim": 6, "v_head_dim": 5,
     "intermediate_size": 19, "moe_intermediate_size": 9, "n_routed_experts": 7, "num_experts_per_tok": 3,
 }  # fmt: skip
 VARIANTS: list[Variant] = [
@@ -240,6 +240,11 @@ VARIANTS: list[Variant] = [
     )}, rope="new"),
     Variant("llama", "yarn-mscale", rope(
         "yarn", factor=8.0, original_max_position_embeddings=16, mscale=0.9, mscale_all_dim=0.4), rope="old"),
+    # A ramp that ends behind the last dimension, and a context that only max_position_embeddings states.
+    Variant("llama", "yarn-low-base", {"max_position_embeddings": 2048, "num_hidden_layers": 1, "head_dim": 16, **rope(
+        "yarn", theta=8.0, factor=2.0, original_max_position_embeddings=1024)}, rope="old"),
+    Variant("llama", "yarn-no-original", {"num_hidden_layers": 1, **rope("yarn", factor=4.0)}, rope="old",
+            edit=lambda config: config["rope_scaling"].pop("original_max_position_embeddings")),
     Variant("llama", "llama3", rope(
         "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32,
         theta=500000.0), rope="old"),
@@ -308,7 +313,7 @@ VARIANTS: list[Variant] = [
         beta_fast=32, beta_slow=1), rope="old"),
     # Its rotation in transformers needs even strides.
     Variant("deepseek_v2", "odd", {
-        **ODD_MLA, "kv_lora_rank": 14, "qk_nope_head_dim": 10, "first_k_dense_replace": 0, "num_hidden_layers": 1,
+        **ODD_MLA, "kv_lora_rank": 26, "qk_nope_head_dim": 10, "first_k_dense_replace": 0, "num_hidden_layers": 1,
     }, F32),
     Variant("deepseek_v2", "dense", {"first_k_dense_replace": 9, "num_hidden_layers": 1}),
     Variant("deepseek_v3", "not-normalised", {

@@ -366,5 +366,10 @@ def test_configuration_that_is_no_json_object(model: Path, tmp_path: Path, text:
 
 
 def test_other_kinds_of_tokenizer_are_refused(model: Path, tmp_path: Path) -> None:
+    (model / "vocab.txt").write_text("[UNK]")
+    assert "vocab.txt" in refusal(model, tmp_path / "m.colibri").message
+
+
+def test_a_damaged_sentencepiece_model_is_refused(model: Path, tmp_path: Path) -> None:
     (model / "tokenizer.model").write_bytes(b"\x0a\x0b")
-    assert "tokenizer.model" in refusal(model, tmp_path / "m.colibri").message
+    assert "tokenizer.model: is no SentencePiece model" in refusal(model, tmp_path / "m.colibri").message

@@ -18,7 +18,7 @@ from colibri_sdk.image.layout import RouterScore
 
 
 def test_readme_has_the_tables_of_the_code(repo_root: Path) -> None:
-    """To refresh: put the output of `colibri-sdk supported --markdown` between the two markers."""
+    """To refresh: `colibri-sdk supported --update README.md`."""
     text = (repo_root / "README.md").read_text()
     assert text.count(supported.BEGIN) == text.count(supported.END) == 1
     inside = text[text.index(supported.BEGIN) : text.index(supported.END) + len(supported.END)]
@@ -60,3 +60,16 @@ def test_command(capsys: pytest.CaptureFixture[str], option: str) -> None:
     if option == "--json":
         content = json.loads(out)
         assert {row["class"] for row in content["architectures"]} == set(ARCHITECTURES)
+
+
+def test_update_touches_what_is_between_the_markers_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"above\n{supported.BEGIN}\nold\n{supported.END}\nbelow é\n", encoding="utf-8")
+    for _ in range(2):
+        assert main.run(["supported", "--update", str(page)]) == 0
+        assert page.read_text("utf-8") == f"above\n{supported.markdown()}\nbelow é\n"
+    for wrong in ("nothing", supported.BEGIN, f"{supported.END}{supported.BEGIN}", 2 * supported.markdown()):
+        page.write_text(wrong)
+        assert main.run(["supported", "--update", str(page)]) == 2
+        assert page.read_text() == wrong
+    assert "markers" in capsys.readouterr().err

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 from colibri_sdk.convert import rotary
@@ -24,6 +25,7 @@ from colibri_sdk.convert.quantisation import ENCODINGS, QUANTISATIONS
 from colibri_sdk.convert.routing import MODES
 from colibri_sdk.convert.tokenizer_pipeline import NORMALIZERS, PRE_TOKENIZERS
 from colibri_sdk.convert.weights import BLOCK_TYPES
+from colibri_sdk.errors import UsageError
 from colibri_sdk.image.layout import (
     BLOCK,
     TILE_ROWS,
@@ -83,6 +85,19 @@ def markdown() -> str:
         lines += [f"| {' | '.join(row)} |" for row in table.rows]
         lines.append("")
     return "\n".join([*lines, END])
+
+
+def update(path: Path) -> bool:
+    """Puts the tables between the markers of the file; whether they were others before. Raises UsageError."""
+    text = path.read_text("utf-8")
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise UsageError(
+            f"{path} does not have the two markers of the tables once each", f"They are {BEGIN} and {END}."
+        )
+    made = text[: text.index(BEGIN)] + markdown() + text[text.index(END) + len(END) :]
+    if made != text:
+        path.write_text(made, "utf-8")
+    return made != text
 
 
 # ------------------------------------------------------------------------------------------------------------- rows

@@ -121,7 +121,7 @@ def _passages(row: Mapping[str, Any], material: Material, engine: Engine, card: 
             yield Passage(tuple(prompt[:context]), 1)
             return
         end = card.get("eos_token_ids", [])[:1]
-        answered = (*prompt, *engine.tokenize(row["answer"]), *end)
+        answered = (*prompt, *engine.tokenize(row["answer"], begins=False), *end)
         yield Passage(answered[:context], len(prompt))
 
 
@@ -133,10 +133,10 @@ def _tokenize(engine: Engine, text: str) -> list[int]:
     for line in text.encode("utf-8").splitlines(keepends=True):
         for part in _cut(line, limit):
             if len(piece) + len(part) > limit:
-                ids += engine.tokenize(piece)
+                ids += engine.tokenize(piece, begins=not ids)
                 piece = b""
             piece += part
-    return ids + (engine.tokenize(piece) if piece else [])
+    return ids + (engine.tokenize(piece, begins=not ids) if piece else [])
 
 
 def _cut(line: bytes, limit: int) -> Iterator[bytes]:

@@ -22,6 +22,7 @@ from colibri_sdk.convert.description import Floats, Rows, TensorSource
 from colibri_sdk.convert.mxfp4 import BLOCK, Mxfp4
 from colibri_sdk.convert.quantize import IntegerBlocks
 from colibri_sdk.convert.safetensors_header import READABLE_DTYPES, read_header
+from colibri_sdk.convert.sentencepiece_model import compile_model
 from colibri_sdk.convert.tokenizer import CompiledTokenizer, compile_tokenizer
 from colibri_sdk.convert.weights import ChatFacts, StoredTensor, Weights
 from colibri_sdk.errors import CheckpointError
@@ -36,11 +37,14 @@ _SMALL_FILES = (
     "config.json",
     "generation_config.json",
     "tokenizer.json",
+    "tokenizer.model",
+    "spiece.model",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
     INDEX_NAME,
 )
+_SENTENCEPIECE_FILES = ("tokenizer.model", "spiece.model")
 _TOKEN_ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 # gpt-oss publishes its experts in MXFP4, as two tensors of bytes: NAME_blocks and NAME_scales.
@@ -192,7 +196,10 @@ class Checkpoint(Weights):
         path = self.path / "tokenizer.json"
         if path.is_file():
             return compile_tokenizer(path, vocab)
-        other = [name for name in ("tokenizer.model", "vocab.json", "vocab.txt") if (self.path / name).is_file()]
+        for name in _SENTENCEPIECE_FILES:
+            if (self.path / name).is_file():
+                return self._sentencepiece(self.path / name, vocab)
+        other = [name for name in ("vocab.json", "vocab.txt") if (self.path / name).is_file()]
         if other:
             raise CheckpointError(
                 f"the checkpoint has a tokenizer in {other[0]}, which cannot be read",
@@ -200,6 +207,19 @@ class Checkpoint(Weights):
                 where=other[0],
             )
         return None
+
+    def _sentencepiece(self, path: Path, vocab: int) -> CompiledTokenizer:
+        """Tokens that were added to the file's, and whether texts begin with its bos token, are in the settings."""
+        settings = read_json(self.path / "tokenizer_config.json", required=False)
+        added = settings.get("added_tokens_decoder", {})
+        if not isinstance(added, dict) or not all(key.isdecimal() and isinstance(added[key], dict) for key in added):
+            raise CheckpointError(
+                "tokenizer_config.json: added_tokens_decoder is no object with an object for each id",
+                "Download the file again.",
+                where="tokenizer_config.json",
+            )
+        entries = [{**entry, "id": int(token)} for token, entry in added.items()]
+        return compile_model(path, vocab, entries, bos=settings.get("add_bos_token", True) is not False)
 
     # ---------------------------------------------------------------------------------------------------- numbers
 

@@ -34,7 +34,7 @@ _BPE_KEYS = frozenset(_BPE_DEFAULTS) | {
     "type", "vocab", "merges", "unk_token", "fuse_unk", "byte_fallback", "ignore_merges"
 }  # fmt: skip
 _UNIGRAM_KEYS = frozenset(("type", "vocab", "unk_id", "byte_fallback"))
-_UNKNOWN_PENALTY = 10.0  # an unknown character scores so much less than the worst token, as in the libraries
+UNKNOWN_PENALTY = 10.0  # an unknown character scores so much less than the worst token, as in the libraries
 
 
 @dataclass(frozen=True)
@@ -344,7 +344,7 @@ def _with_scores(
 ) -> Tables:
     unknown = source.token_id(model.get("unk_id"), "model.unk_id", len(scores))
     known = scores + [0.0] * (len(tables.texts) - len(scores))
-    known[unknown] = min(scores) - _UNKNOWN_PENALTY
+    known[unknown] = min(scores) - UNKNOWN_PENALTY
     return replace(
         tables,
         kind=TokenizerKind.UNIGRAM,

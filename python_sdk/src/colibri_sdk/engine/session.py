@@ -164,9 +164,9 @@ class Engine:
 
     # --------------------------------------------------------------------------------------------------------- text
 
-    def tokenize(self, text: str | bytes) -> list[int]:
-        """Plain text to ids."""
-        return self._encode(self._lib.colibri_tokenize, text)
+    def tokenize(self, text: str | bytes, *, begins: bool = True) -> list[int]:
+        """Plain text to ids. `begins`: no other tokens stand before it; some tokenizers then put a space in front."""
+        return self._encode(self._lib.colibri_tokenize if begins else self._lib.colibri_tokenize_next, text)
 
     def prompt(self, text: str | bytes) -> list[int]:
         """The ids of the chat prompt with `text` as its one user turn."""

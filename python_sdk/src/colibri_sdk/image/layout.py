@@ -128,6 +128,7 @@ class SpacePrefix(IntEnum):
     EACH = 1
     MISSING = 2
     FIRST = 3
+    START = 4
 
 
 class SpaceStrip(IntEnum):

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same bits for every architecture on the boards' processors, under QEMU's user mode, and no step aside in memory:
+the whole engine also runs under the sanitizers, over every variant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from colibri_sdk.convert import pack
+from colibri_sdk.engine import Engine, Library
+from colibri_sdk.image.layout import KvFormat
+from kernel_programs import TOOLCHAINS, kernel_objects
+from native import ENGINE
+
+HERE = Path(__file__).resolve().parent
+TINY = sorted(path.parent.name for path in HERE.glob("*/reference.json"))
+VARIANTS = sorted(path.parent for path in HERE.glob("variants/*/reference.json"))
+PROGRAM = HERE.parent / "engine" / "model_hashes.c"
+FENCES = HERE.parent / "engine" / "fenced_arena.c"
+PROMPT, ANSWER = 21, 10  # as in the program
+
+Tiny = Callable[[str, str], Path]
+
+
+@pytest.fixture(scope="module")
+def library(host_library: Path) -> Library:
+    return Library.load(host_library)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    @cache
+    def build(target: str) -> Path:
+        toolchain = TOOLCHAINS[target]
+        if toolchain.missing:
+            pytest.skip(f"{', '.join(toolchain.missing)} not installed")
+        directory = tmp_path_factory.mktemp(target)
+        objects = kernel_objects(toolchain, directory)
+        there = {object_.stem for object_ in objects}
+        sources = [PROGRAM, *(path for path in sorted(ENGINE.glob("*.c")) if path.stem not in there)]
+        fenced = target == "sanitized"
+        for path in [*sources, *([FENCES] if fenced else [])]:
+            bare = ["-Dcol_arena_claim=col_arena_claim_bare"] if fenced and path.stem == "arena" else []
+            objects.append(toolchain.compile(path, directory / f"{path.stem}.o", "-ffp-contract=off", *bare))
+        return toolchain.link_program(objects, directory / "model_hashes")
+
+    return build
+
+
+def wanted(library: Library, image: Path, kv: str) -> str:
+    """The line that the program must print, from this machine's library with the scalar kernels."""
+    engine = Engine(library, image, kernels="scalar", kv=kv, context=PROMPT + ANSWER)
+    ids = [((i * 2654435761) % 2**32 >> 7) % engine.info.vocab for i in range(PROMPT)]
+    result = engine.generate(ids, max_tokens=ANSWER, ignore_eos=True)
+    return " ".join(["", *map(str, result.token_ids), result.logits_sha256])
+
+
+@pytest.mark.parametrize(("quant", "kv"), [("q8", "f16"), ("q4", "q8"), ("f32", "f32")])
+@pytest.mark.parametrize("target", ["aarch64", "riscv64"])
+def test_bits(library: Library, built: Callable[[str], Path], tiny: Tiny, target: str, quant: str, kv: str) -> None:
+    images = [tiny(name, quant) for name in TINY]
+    out = TOOLCHAINS[target].run(built(target), str(int(KvFormat[kv.upper()])), "best", *images)
+    assert out.splitlines() == [wanted(library, image, kv) for image in images]
+
+
+@pytest.mark.parametrize(("quant", "kv", "kernels"), [("f32", "q8", "scalar"), ("q4", "f16", "best")])
+def test_memory(
+    library: Library, built: Callable[[str], Path], tmp_path: Path, quant: str, kv: str, kernels: str
+) -> None:
+    """Odd dimensions, one expert, all experts, windows: with sanitizers and fences between all buffers of the arena."""
+    images = []
+    for source in VARIANTS:
+        if kernels == "scalar" or "odd" in source.name:
+            images.append(tmp_path / f"{source.name}.colibri")
+            pack(source, images[-1], quant=quant)
+    assert len(images) >= 12
+    out = TOOLCHAINS["sanitized"].run(built("sanitized"), str(int(KvFormat[kv.upper()])), kernels, *images)
+    assert out.splitlines() == [wanted(library, image, kv) for image in images]
