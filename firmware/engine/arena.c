@@ -3,6 +3,8 @@
  * arena.c: a bump allocator that never frees. See arena.h. */
 #include "arena.h"
 
+#define PAINT 0xa5u /* no small number and no float of a usual size begins or ends with it */
+
 void col_arena_region(struct col_arena *arena, const char *name)
 {
     struct colibri_plan *plan = arena->plan;
@@ -45,4 +47,18 @@ void *col_arena_claim(struct col_arena *arena, uint64_t count, uint64_t size)
         arena->plan->region[arena->plan->region_count - 1u].bytes += bytes;
     }
     return memory;
+}
+
+void col_arena_paint(void *arena, uint64_t bytes)
+{
+    __builtin_memset(arena, PAINT, (size_t)bytes);
+}
+
+uint64_t col_arena_high_water(const void *arena, uint64_t bytes)
+{
+    const uint8_t *byte = arena;
+    while (bytes > 0u && byte[bytes - 1u] == PAINT) {
+        bytes--;
+    }
+    return (bytes + COLIBRI_ARENA_ALIGN - 1u) & ~((uint64_t)COLIBRI_ARENA_ALIGN - 1u);
 }

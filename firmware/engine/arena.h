@@ -22,4 +22,10 @@ void col_arena_region(struct col_arena *arena, const char *name);
 /* `count` elements of `size` bytes, aligned to COLIBRI_ARENA_ALIGN, contents undefined. NULL while measuring. */
 void *col_arena_claim(struct col_arena *arena, uint64_t count, uint64_t size);
 
+/* Marks all of `bytes` as never written. */
+void col_arena_paint(void *arena, uint64_t bytes);
+
+/* Bytes up to the last one that was written since it was painted, rounded up to COLIBRI_ARENA_ALIGN. */
+uint64_t col_arena_high_water(const void *arena, uint64_t bytes);
+
 #endif

@@ -315,7 +315,8 @@ struct colibri_expert_stats {
 
 struct colibri_stats {
     uint64_t arena_bytes;      /* the plan's figure */
-    uint64_t arena_peak_bytes; /* the highest byte ever claimed; equals arena_bytes */
+    uint64_t arena_peak_bytes; /* the high-water mark, measured: colibri_init paints the arena, this is how far it was
+                                  written since, rounded up to COLIBRI_ARENA_ALIGN */
     uint64_t tokens;           /* positions computed since init */
     uint64_t head_ticks;       /* final norm and output head */
     uint64_t sampler_ticks;

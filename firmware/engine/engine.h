@@ -53,7 +53,6 @@ struct colibri {
     struct col_compute compute; /* kernels and poll hook */
     struct colibri_hooks hooks;
     uint64_t arena_bytes;
-    uint64_t arena_peak_bytes;
     uint32_t context;
     uint32_t batch;
     uint32_t max_text_bytes;

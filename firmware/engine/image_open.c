@@ -225,6 +225,11 @@ static colibri_status check_text(struct col_image *image, struct colibri_detail 
     COL_REQUIRE(col_tokenizer_open(image->base + tokenizer->offset, tokenizer->bytes, image->model->vocab,
                                &image->tokenizer, detail));
     COL_REQUIRE(col_template_open(image->base + chat->offset, chat->bytes, image->model->vocab, &image->chat, detail));
+    /* A token's text travels with a 16-bit length, and the stream that holds it back is sized by 32-bit sums. */
+    COL_REQUIRE(image->tokenizer.max_token_bytes <= COL_MAX_TOKEN_BYTES
+                    ? COLIBRI_OK
+                    : col_fail(COLIBRI_E_IMAGE_TOKENIZER, detail, "tokenizer.max_token_bytes",
+                               image->tokenizer.max_token_bytes, COL_MAX_TOKEN_BYTES));
     image->has_tokenizer = true;
     return COLIBRI_OK;
 }

@@ -16,6 +16,7 @@
 #define COL_MAX_LAYERS 4096u
 #define COL_MAX_EXPERTS 65536u     /* of one layer */
 #define COL_MAX_TOP_K 64u
+#define COL_MAX_TOKEN_BYTES 65000u /* of one token's text */
 #define COL_MAX_INTEGER_SHIFT 16u
 
 #define COL_KV_LAST COLIBRI_KV_Q8

@@ -107,10 +107,6 @@ void col_layout(struct colibri *engine, struct col_arena *arena)
     col_arena_region(arena, "text");
     col_stream_layout(&engine->stream, arena, image->has_tokenizer ? image->tokenizer.max_token_bytes : 0u);
 
-    col_arena_region(arena, "statistics");
-    engine->layer_stats = col_arena_claim(arena, image->model->layers, sizeof *engine->layer_stats);
-    engine->expert_stats = col_arena_claim(arena, (uint64_t)image->model->layers * image->widest.experts,
-                                           sizeof *engine->expert_stats);
     col_arena_region(arena, "scratch");
     uint64_t scratch = COLIBRI_SELFTEST_BYTES;
     if (image->has_tokenizer) {
@@ -119,4 +115,10 @@ void col_layout(struct colibri *engine, struct col_arena *arena)
         scratch = text > scratch ? text : scratch;
     }
     engine->scratch = col_arena_claim(arena, scratch, 1);
+
+    /* Last, because all of it is surely written: the high-water mark measures up to here. */
+    col_arena_region(arena, "statistics");
+    engine->layer_stats = col_arena_claim(arena, image->model->layers, sizeof *engine->layer_stats);
+    engine->expert_stats = col_arena_claim(arena, (uint64_t)image->model->layers * image->widest.experts,
+                                           sizeof *engine->expert_stats);
 }

@@ -126,13 +126,13 @@ colibri_status colibri_init(struct colibri **engine, const void *image, uint64_t
     if (status != COLIBRI_OK) {
         return status;
     }
+    col_arena_paint(arena, plan.arena_bytes);
     struct col_arena memory = {.base = arena};
     col_layout(&start, &memory);
     if (memory.used != plan.arena_bytes) {
         return col_fail(COLIBRI_E_INTERNAL, detail, "arena", memory.used, plan.arena_bytes);
     }
     start.arena_bytes = plan.arena_bytes;
-    start.arena_peak_bytes = memory.used;
     start.compute = (struct col_compute){.poll = config->hooks.poll, .user = config->hooks.user};
     status = choose_kernels(&start, config->kernels, detail);
     if (status != COLIBRI_OK) {

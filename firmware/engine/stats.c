@@ -7,7 +7,7 @@ void colibri_get_stats(const struct colibri *engine, struct colibri_stats *stats
 {
     *stats = (struct colibri_stats){
         .arena_bytes = engine->arena_bytes,
-        .arena_peak_bytes = engine->arena_peak_bytes,
+        .arena_peak_bytes = col_arena_high_water(engine, engine->arena_bytes), /* the engine lies at its start */
         .tokens = engine->tokens,
         .head_ticks = engine->head_ticks,
         .sampler_ticks = engine->sampler_ticks,

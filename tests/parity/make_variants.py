@@ -240,6 +240,11 @@ VARIANTS: list[Variant] = [
     )}, rope="new"),
     Variant("llama", "yarn-mscale", rope(
         "yarn", factor=8.0, original_max_position_embeddings=16, mscale=0.9, mscale_all_dim=0.4), rope="old"),
+    # A ramp that ends behind the last dimension, and a context that only max_position_embeddings states.
+    Variant("llama", "yarn-low-base", {"max_position_embeddings": 2048, "num_hidden_layers": 1, "head_dim": 16, **rope(
+        "yarn", theta=8.0, factor=2.0, original_max_position_embeddings=1024)}, rope="old"),
+    Variant("llama", "yarn-no-original", {"num_hidden_layers": 1, **rope("yarn", factor=4.0)}, rope="old",
+            edit=lambda config: config["rope_scaling"].pop("original_max_position_embeddings")),
     Variant("llama", "llama3", rope(
         "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32,
         theta=500000.0), rope="old"),

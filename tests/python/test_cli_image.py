@@ -47,6 +47,18 @@ def test_pack_then_inspect(colibri: Callable[..., str], repo_root: Path, tmp_pat
         assert word in colibri("inspect", image)
 
 
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [("llama", "none: every token takes every weight"), ("deepseek_v3", "0/8/8 per layer, 0/3/3 chosen")],
+)
+def test_inspect_of_layers_that_differ(
+    colibri: Callable[..., str], repo_root: Path, tmp_path: Path, model: str, words: str
+) -> None:
+    """A dense model, and one whose first layer has no router."""
+    colibri("pack", repo_root / "tests" / "parity" / model, "-o", tmp_path / "m.colibri")
+    assert words in colibri("inspect", tmp_path / "m.colibri", "--verify")
+
+
 def test_pack_for_people_and_in_a_log(
     colibri: Callable[..., str], repo_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

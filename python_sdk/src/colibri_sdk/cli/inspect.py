@@ -82,12 +82,12 @@ def _show(image: ImageFile) -> None:
             ["identity", image.image_id],
             ["size", output.size(image.image_bytes)],
             ["weights", f"{card.get('plan') or image.quantisation}, KV cache {card.get('kv_format', '?')}"],
-            ["routers", card.get("router", "float")],
+            ["routers", card.get("router", "float") if len(image.experts) else "none"],
             ["parameters", _parameters(card)],
             ["context", f"{int(image.model['context_max'])} positions"],
             ["vocabulary", f"{int(image.model['vocab'])} tokens"],
             ["layers", f"{len(image.layers)} of width {int(image.model['hidden'])}"],
-            ["experts", f"{_each(shape.get('experts'))} per layer, {_each(shape.get('top_k'))} chosen"],
+            ["experts", _experts(image, shape)],
             ["format", f"{int(image.header['format_version'])}, numeric {int(image.header['numeric_version'])}"],
             ["packed by", card.get("packer", "?")],
             ["licence", card.get("licence") or "not stated"],
@@ -112,6 +112,12 @@ def _show_errors(image: ImageFile) -> None:
 def _parameters(card: dict[str, Any]) -> str:
     total, active = card.get("parameters"), card.get("active_parameters")
     return f"{output.count(total)}, {output.count(active)} for a token" if total and active else "?"
+
+
+def _experts(image: ImageFile, shape: dict[str, Any]) -> str:
+    if not len(image.experts):
+        return "none: every token takes every weight"
+    return f"{_each(shape.get('experts'))} per layer, {_each(shape.get('top_k'))} chosen"
 
 
 def _crc(section: Section) -> str:
