@@ -90,6 +90,12 @@ colibri_status colibri_tokenize(struct colibri *engine, const char *text, size_t
     return encode(text, text_bytes, ids, capacity, count);
 }
 
+colibri_status colibri_tokenize_next(struct colibri *engine, const char *text, size_t text_bytes, uint32_t *ids,
+                                     size_t capacity, size_t *count)
+{
+    return colibri_tokenize(engine, text, text_bytes, ids, capacity, count);
+}
+
 colibri_status colibri_prompt(struct colibri *engine, const char *text, size_t text_bytes, uint32_t *ids,
                               size_t capacity, size_t *count)
 {
