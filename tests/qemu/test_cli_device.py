@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -132,6 +133,13 @@ def child_of(parent: int, name: str) -> int:
     raise AssertionError(f"process {parent} runs no {name}")
 
 
+@pytest.fixture
+def short_directory() -> Iterator[Path]:
+    """For what a killed command leaves behind. Unlike tmp_path, its path leaves room for those of sockets."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
 @pytest.mark.qemu
 @pytest.mark.parametrize(
     ("ends", "codes"),
@@ -146,24 +154,26 @@ def child_of(parent: int, name: str) -> int:
     ids=lambda value: "+".join(one.name for one in value) if isinstance(value, list) else "",
 )
 def test_no_emulated_board_stays_behind(
-    ends: list[signal.Signals], codes: set[int], hummingbird: PackModel, tmp_path: Path
+    ends: list[signal.Signals], codes: set[int], hummingbird: PackModel, short_directory: Path
 ) -> None:
     line = ["env", "--default-signal=INT,HUP,TERM", *COLIBRI, "emulate", "--board", "virt-riscv64", "--json"]
-    line += ["--model", str(hummingbird("q8")), "--socket", str(tmp_path / "link")]
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    line += ["--model", str(hummingbird("q8")), "--socket", str(short_directory / "link")]
+    environment = {**os.environ, "TMPDIR": str(short_directory)}
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["board"] == "virt-riscv64"
+        said = process.stdout.readline()
+        assert said, process.communicate(timeout=60)[1]
+        assert json.loads(said)["board"] == "virt-riscv64"
         board = os.pidfd_open(child_of(process.pid, "qemu-system"))
         for end in ends:
             process.send_signal(end)
-        process.communicate(timeout=60)
+        _, err = process.communicate(timeout=60)
         ended = select.select([board], [], [], 60)[0]  # readable when the process has ended
         if not ended:
             signal.pidfd_send_signal(board, signal.SIGKILL)
         os.close(board)
     assert ended, "QEMU runs on"
-    assert process.returncode in codes
+    assert process.returncode in codes, err
 
 
 def test_port_from_the_environment(hummingbird: PackModel, monkeypatch: pytest.MonkeyPatch) -> None:
