@@ -225,14 +225,15 @@ static void text_functions(struct run *run, const struct colibri_info *info, con
     size_t count = 0, back_bytes = 0;
     colibri_status status = colibri_tokenize(run->engine, (const char *)text, bytes, ids, 2 * MAX_TEXT, &count);
     if (status == COLIBRI_OK) {
-        require(count <= bytes);
+        require(count <= 2 * bytes); /* each piece may have a space in front */
         for (size_t i = 0; i < count; i++) {
             require(ids[i] < info->vocab);
         }
-        require(colibri_detokenize(run->engine, ids, count, back, sizeof back, &back_bytes) == COLIBRI_OK);
-        require(back_bytes == bytes && memcmp(back, text, bytes) == 0);
+        /* That the ids spell the text is fuzz_tokenizer's business, which knows the kinds for which they do. */
+        status = colibri_detokenize(run->engine, ids, count, back, sizeof back, &back_bytes);
+        require(status == COLIBRI_OK || status == COLIBRI_E_BUFFER_SIZE);
     } else {
-        require(status == COLIBRI_E_IMAGE_UNSUPPORTED);
+        require(status == COLIBRI_E_IMAGE_UNSUPPORTED || status == COLIBRI_E_TEXT_SIZE);
     }
     status = colibri_prompt(run->engine, (const char *)text, bytes, ids, 2 * MAX_TEXT, &count);
     require(status == COLIBRI_OK || status == COLIBRI_E_IMAGE_UNSUPPORTED || status == COLIBRI_E_BUFFER_SIZE ||
