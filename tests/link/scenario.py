@@ -25,6 +25,7 @@ def generate(prompt: str, tokens: int, flags: GenerateFlag = NO_FLAGS) -> bytes:
         repetition_penalty=0.0,
         seed=1,
         stop=(),
+        slide_keep=0,
         flags=flags | GenerateFlag.IGNORE_EOS,
     )
 

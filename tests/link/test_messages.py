@@ -33,6 +33,7 @@ SAMPLING: dict[str, Any] = {
     "repetition_penalty": 0.0,
     "seed": 0,
     "stop": (),
+    "slide_keep": 0,
     "flags": GenerateFlag(0),
 }
 
