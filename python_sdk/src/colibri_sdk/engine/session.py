@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,9 @@ import numpy.typing as npt
 from colibri_sdk.engine.library import Library, Plan, kv_name
 from colibri_sdk.engine.memory import Arena, MappedImage
 from colibri_sdk.errors import UsageError
+from colibri_sdk.finish import Finish as Finish
 
 Logits = npt.NDArray[np.float32]
-
-
-class Finish(IntEnum):
-    """enum colibri_finish: why a generation ended."""
-
-    EOS = 1
-    LENGTH = 2
-    CONTEXT = 3
-    STOP = 4
-    CANCELLED = 5
 
 
 @dataclass(frozen=True)

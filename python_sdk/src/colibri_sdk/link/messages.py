@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from colibri_sdk.errors import TransferError
+from colibri_sdk.finish import Finish as Finish
 
 Logits = npt.NDArray[np.float32]
 HEADER = struct.Struct("<HHI")
@@ -52,16 +53,6 @@ class DeviceState(IntEnum):
     LOADING = 1
     READY = 2
     NO_MODEL = 3
-
-
-class Finish(IntEnum):
-    """enum colibri_finish."""
-
-    EOS = 1
-    LENGTH = 2
-    CONTEXT = 3
-    STOP = 4
-    CANCELLED = 5
 
 
 class Provoke(IntEnum):
