@@ -123,11 +123,6 @@ colibri_status col_check_model(struct col_image *image, struct colibri_detail *d
     return COLIBRI_OK;
 }
 
-static uint32_t max_u32(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Heads and their dimensions; no product of them exceeds COL_MAX_WIDTH. */
 static colibri_status check_heads(const struct col_image *image, const struct col_attention *a, bool latent,
                                   struct colibri_detail *detail)
@@ -202,12 +197,12 @@ static colibri_status check_attention(struct col_image *image, const struct col_
         COL_REQUIRE(must_be_absent(&a->expand, "expand", detail));
     }
     struct col_widths *w = &image->widest;
-    w->rank = max_u32(w->rank, low_rank ? rank : 0u);
-    w->query = max_u32(w->query, max_u32(query, a->heads * a->head_dim));
-    w->kv = max_u32(w->kv, max_u32(key, value));
-    w->attended = max_u32(w->attended, a->heads * max_u32(a->value_dim, a->output_dim));
-    const uint32_t head = max_u32(max_u32(a->query_dim, a->head_dim), max_u32(a->value_dim, a->output_dim));
-    w->head = max_u32(w->head, latent ? head + COL_TILE_ROWS - 1u : head); /* products per head write whole tiles */
+    w->rank = col_max(w->rank, low_rank ? rank : 0u);
+    w->query = col_max(w->query, col_max(query, a->heads * a->head_dim));
+    w->kv = col_max(w->kv, col_max(key, value));
+    w->attended = col_max(w->attended, a->heads * col_max(a->value_dim, a->output_dim));
+    const uint32_t head = col_max(col_max(a->query_dim, a->head_dim), col_max(a->value_dim, a->output_dim));
+    w->head = col_max(w->head, latent ? head + COL_TILE_ROWS - 1u : head); /* products per head write whole tiles */
     return COLIBRI_OK;
 }
 
@@ -269,8 +264,8 @@ static colibri_status check_router(struct col_image *image, const struct col_rou
     COL_REQUIRE(check_linear(&r->gate, !hash, r->experts, image->model->hidden, limit, "router", detail));
     COL_REQUIRE(check_vector(&r->correction, !absent(&r->correction), r->experts, limit, "router correction", detail));
     COL_REQUIRE(check_vector(&r->integer_table, integer, 256, limit, "integer table", detail));
-    image->widest.experts = max_u32(image->widest.experts, r->experts);
-    image->widest.top_k = max_u32(image->widest.top_k, r->top_k);
+    image->widest.experts = col_max(image->widest.experts, r->experts);
+    image->widest.top_k = col_max(image->widest.top_k, r->top_k);
     return COLIBRI_OK;
 }
 
@@ -313,6 +308,6 @@ colibri_status col_check_layer(struct col_image *image, const struct col_layer *
     }
     COL_REQUIRE(check_ffn(&l->shared, l->shared_width, hidden, resident, detail));
     COL_REQUIRE(check_ffn(&l->expert, l->expert_width, hidden, l->expert_bytes, detail));
-    image->widest.ffn = max_u32(image->widest.ffn, max_u32(l->shared_width, l->expert_width));
+    image->widest.ffn = col_max(image->widest.ffn, col_max(l->shared_width, l->expert_width));
     return COLIBRI_OK;
 }

@@ -3,11 +3,6 @@
  * layout.c: everything an engine keeps in its arena. This one function makes the plan and the engine. */
 #include "engine.h"
 
-static uint32_t max_u32(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
 static float *claim_floats(struct col_arena *arena, uint64_t count)
 {
     return col_arena_claim(arena, count, sizeof(float));
@@ -26,8 +21,8 @@ static void layout_activations(struct colibri *engine, struct col_arena *arena)
     b->kv_stride = col_round_up(w->kv, COL_BLOCK);
     b->width_stride = col_round_up(w->ffn, COL_BLOCK);
     const uint32_t head = col_round_up(w->head, COL_BLOCK);
-    const uint32_t widest = max_u32(max_u32(b->hidden_stride, b->rank_stride),
-                                    max_u32(b->attended_stride, b->width_stride));
+    const uint32_t widest = col_max(col_max(b->hidden_stride, b->rank_stride),
+                                    col_max(b->attended_stride, b->width_stride));
 
     col_arena_region(arena, "activations");
     b->x = claim_floats(arena, n * b->hidden_stride);
@@ -46,8 +41,8 @@ static void layout_activations(struct colibri *engine, struct col_arena *arena)
     b->scores = claim_floats(arena, engine->context);
     b->gate = claim_floats(arena, n * b->width_stride);
     b->up = claim_floats(arena, n * b->width_stride);
-    b->q = col_arena_claim(arena, n * max_u32(widest, head), sizeof(int8_t));
-    b->scale = claim_floats(arena, n * (max_u32(widest, head) / COL_BLOCK));
+    b->q = col_arena_claim(arena, n * col_max(widest, head), sizeof(int8_t));
+    b->scale = claim_floats(arena, n * (col_max(widest, head) / COL_BLOCK));
 }
 
 static void layout_router(struct colibri *engine, struct col_arena *arena)

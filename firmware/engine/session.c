@@ -53,6 +53,16 @@ static uint64_t active_bytes(const struct col_image *image)
     return bytes;
 }
 
+/* The exact bytes of a configured engine's arena; its regions go to *plan, which may be NULL. */
+static colibri_status measure(struct colibri *engine, struct colibri_plan *plan, uint64_t *bytes,
+                              struct colibri_detail *detail)
+{
+    struct col_arena arena = {.plan = plan};
+    col_layout(engine, &arena);
+    *bytes = arena.used;
+    return arena.overflow ? col_fail(COLIBRI_E_IMAGE_DIMENSION, detail, "arena", arena.used, UINT64_MAX) : COLIBRI_OK;
+}
+
 colibri_status colibri_plan(const void *image, uint64_t image_bytes, const struct colibri_config *config,
                             struct colibri_plan *plan, struct colibri_detail *detail)
 {
@@ -71,13 +81,7 @@ colibri_status colibri_plan(const void *image, uint64_t image_bytes, const struc
         .max_text_bytes = engine.max_text_bytes,
         .kv_format = engine.kv_format,
     };
-    struct col_arena arena = {.plan = plan};
-    col_layout(&engine, &arena);
-    if (arena.overflow) {
-        return col_fail(COLIBRI_E_IMAGE_DIMENSION, detail, "arena", arena.used, UINT64_MAX);
-    }
-    plan->arena_bytes = arena.used;
-    return COLIBRI_OK;
+    return measure(&engine, plan, &plan->arena_bytes, detail);
 }
 
 colibri_status colibri_validate(const void *image, uint64_t image_bytes, struct colibri_detail *detail)
@@ -108,31 +112,29 @@ colibri_status colibri_init(struct colibri **engine, const void *image, uint64_t
                             struct colibri_detail *detail)
 {
     struct colibri start = {.hooks = config->hooks};
-    struct colibri_plan plan;
-    colibri_status status = colibri_plan(image, image_bytes, config, &plan, detail);
+    colibri_status status = configure(&start, image, image_bytes, config, detail);
+    if (status == COLIBRI_OK) {
+        status = measure(&start, NULL, &start.arena_bytes, detail);
+    }
     if (status != COLIBRI_OK) {
         return status;
     }
     if (arena == NULL || ((uintptr_t)arena & (COLIBRI_ARENA_ALIGN - 1u)) != 0u) {
         return col_fail(COLIBRI_E_ARENA_ALIGN, detail, "arena", (uintptr_t)arena & (COLIBRI_ARENA_ALIGN - 1u), 0);
     }
-    if (arena_bytes < plan.arena_bytes) {
-        return col_fail(COLIBRI_E_ARENA_SIZE, detail, "arena", arena_bytes, plan.arena_bytes);
+    if (arena_bytes < start.arena_bytes) {
+        return col_fail(COLIBRI_E_ARENA_SIZE, detail, "arena", arena_bytes, start.arena_bytes);
     }
-    status = configure(&start, image, image_bytes, config, detail);
-    if (status == COLIBRI_OK && !config->skip_content_check) {
-        status = col_image_check_content(&start.image, detail);
-    }
+    status = config->skip_content_check ? COLIBRI_OK : col_image_check_content(&start.image, detail);
     if (status != COLIBRI_OK) {
         return status;
     }
-    col_arena_paint(arena, plan.arena_bytes);
+    col_arena_paint(arena, start.arena_bytes);
     struct col_arena memory = {.base = arena};
     col_layout(&start, &memory);
-    if (memory.used != plan.arena_bytes) {
-        return col_fail(COLIBRI_E_INTERNAL, detail, "arena", memory.used, plan.arena_bytes);
+    if (memory.used != start.arena_bytes) {
+        return col_fail(COLIBRI_E_INTERNAL, detail, "arena", memory.used, start.arena_bytes);
     }
-    start.arena_bytes = plan.arena_bytes;
     start.compute = (struct col_compute){.poll = config->hooks.poll, .user = config->hooks.user};
     status = choose_kernels(&start, config->kernels, detail);
     if (status != COLIBRI_OK) {

@@ -14,6 +14,11 @@ static inline uint32_t col_round_up(uint32_t x, uint32_t m)
     return (x + (m - 1u)) & ~(m - 1u);
 }
 
+static inline uint32_t col_max(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
 /* Exact bytes of a [rows][cols] tensor in `format`; 0 for a format that does not exist. Dimensions are at most
  * COL_MAX_VOCAB and COL_MAX_WIDTH, so the product fits. */
 uint64_t col_tensor_bytes(uint32_t format, uint32_t rows, uint32_t cols);
