@@ -87,7 +87,16 @@ typedef enum colibri_status {
     COLIBRI_E_LINK_VERSION = -47,     /* the other side speaks another protocol version */
     COLIBRI_E_TRAP = -48,             /* the processor trapped; registers follow */
     COLIBRI_E_WATCHDOG = -49,         /* the runtime made no progress in time */
-    COLIBRI_E_LOADING = -50           /* the model is still being loaded */
+    COLIBRI_E_LOADING = -50,          /* the model is still being loaded */
+    /* the expert store and updates in the field */
+    COLIBRI_E_EXPERT_CHECKSUM = -51,  /* an expert was read and does not match its CRC-32 */
+    COLIBRI_E_SIGNATURE = -52,        /* unsigned, of another key, or not what was signed: see detail.where */
+    COLIBRI_E_COUNTER = -53,          /* older than the device's security counter */
+    COLIBRI_E_OTHER_BOARD = -54,      /* signed for another board */
+    COLIBRI_E_UPDATE_STATE = -55,     /* no such update is under way, or its data came in the wrong place */
+    COLIBRI_E_UPDATE_PLACE = -56,     /* no spare place for an expert, or no second slot for a model */
+    COLIBRI_E_UPDATE_BASE = -57,      /* the update was made for another image */
+    COLIBRI_E_READ_ONLY = -58         /* the storage cannot be written */
 } colibri_status;
 
 /* One sentence that says what is wrong, for every value above; "unknown status" for others. Never NULL. */

@@ -41,6 +41,14 @@ const char *colibri_status_text(colibri_status status)
     case COLIBRI_E_TRAP: return "the processor trapped";
     case COLIBRI_E_WATCHDOG: return "the device made no progress in time";
     case COLIBRI_E_LOADING: return "the model is still being loaded";
+    case COLIBRI_E_EXPERT_CHECKSUM: return "an expert does not match its checksum";
+    case COLIBRI_E_SIGNATURE: return "the signature is missing, of another key, or does not fit what was signed";
+    case COLIBRI_E_COUNTER: return "this is older than what the device has accepted before";
+    case COLIBRI_E_OTHER_BOARD: return "this was signed for another board";
+    case COLIBRI_E_UPDATE_STATE: return "no such update is under way";
+    case COLIBRI_E_UPDATE_PLACE: return "there is no free place for the update";
+    case COLIBRI_E_UPDATE_BASE: return "the update was made for another image";
+    case COLIBRI_E_READ_ONLY: return "the storage cannot be written";
     }
     return "unknown status";
 }

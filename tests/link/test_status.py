@@ -71,7 +71,8 @@ def test_families() -> None:
         if status is Status.OK:
             continue
         error = failure(status, "sentence", subject="subject", where="place", got=1, wanted=2)
-        assert type(error) is (ImageError if status.name.startswith("E_IMAGE") else DeviceError)
+        of_image = status.name.startswith("E_IMAGE") or status is Status.E_OTHER_BOARD
+        assert type(error) is (ImageError if of_image else DeviceError)
         assert (error.status, error.where, error.got, error.wanted) == (status, "place", 1, 2)
         assert str(error).startswith("subject: sentence (place: 1, wanted 2)\n")
 

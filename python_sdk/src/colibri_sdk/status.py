@@ -49,6 +49,14 @@ class Status(IntEnum):
     E_TRAP = -48
     E_WATCHDOG = -49
     E_LOADING = -50
+    E_EXPERT_CHECKSUM = -51
+    E_SIGNATURE = -52
+    E_COUNTER = -53
+    E_OTHER_BOARD = -54
+    E_UPDATE_STATE = -55
+    E_UPDATE_PLACE = -56
+    E_UPDATE_BASE = -57
+    E_READ_ONLY = -58
 
 
 _PACK_AGAIN = "Pack the model again with `colibri-sdk pack`, and write it again."
@@ -90,6 +98,15 @@ _HINTS = {
     Status.E_TRAP: "Restart the device; report the address and the registers.",
     Status.E_WATCHDOG: "Restart the device; report the address and the registers.",
     Status.E_LOADING: "Wait until the model is loaded: `Device.info().state` says so.",
+    Status.E_EXPERT_CHECKSUM: "Ask again; if it comes back, the card is damaged there: write that expert again with "
+    "`colibri-sdk update expert`, or the whole image with `colibri-sdk flash`.",
+    Status.E_SIGNATURE: "Sign it with `colibri-sdk keys sign` and the key that belongs to the firmware's public key.",
+    Status.E_COUNTER: "Sign it again with a higher --counter; `colibri-sdk update status` shows the device's.",
+    Status.E_OTHER_BOARD: "Sign it again with this board's name as --board, or without --board for any board.",
+    Status.E_UPDATE_STATE: "Ask `colibri-sdk update status` what the device is doing, and start the update again.",
+    Status.E_UPDATE_PLACE: "Pack the model with --spare 1 or more; for whole models, flash a card with --slots 2.",
+    Status.E_UPDATE_BASE: "Make the update for the image that the device runs: `colibri-sdk update status` names it.",
+    Status.E_READ_ONLY: "Take off the card's write protection, or write it elsewhere with `colibri-sdk flash`.",
 }
 
 
@@ -102,12 +119,14 @@ def hint(status: int) -> str:
 
 
 def failure(status: int, sentence: str, *, subject: str, where: str, got: int, wanted: int) -> DeviceError | ImageError:
-    """The exception of a negative status: ImageError where the image is at fault, DeviceError where the device refuses.
+    """The exception of a negative status: ImageError where the image is at fault or for another board, DeviceError where
+    the device refuses.
 
     `subject` names what was worked on; `where`, `got` and `wanted` are the device's struct colibri_detail.
     """
     message = f"{subject}: {sentence}"
     if where:
         message += f" ({where}: {got}, wanted {wanted})"
-    kind = ImageError if Status.E_IMAGE_UNSUPPORTED <= status <= Status.E_IMAGE_SIZE else DeviceError
+    of_image = Status.E_IMAGE_UNSUPPORTED <= status <= Status.E_IMAGE_SIZE or status == Status.E_OTHER_BOARD
+    kind = ImageError if of_image else DeviceError
     return kind(message, hint(status), status=status, where=where, got=got, wanted=wanted)
