@@ -27,6 +27,15 @@ enum message_type {
     MESSAGE_TOKENIZE = 8,
     MESSAGE_REBOOT = 9,
     MESSAGE_PROVOKE = 10,
+    MESSAGE_UPDATE_STATUS = 11,
+    MESSAGE_UPDATE_BEGIN = 12,
+    MESSAGE_UPDATE_DATA = 13,
+    MESSAGE_UPDATE_COMMIT = 14,
+    MESSAGE_UPDATE_CONFIRM = 15,
+    MESSAGE_UPDATE_ROLLBACK = 16,
+    MESSAGE_DIRECTORY = 17,
+    MESSAGE_UPDATE_COPY = 18,
+    MESSAGE_UPDATE_CRC = 19,
     MESSAGE_TOKEN = 64,
     MESSAGE_ROUTE = 65,
     MESSAGE_LOGIT_ROW = 66,
@@ -47,6 +56,9 @@ enum segment_kind { SEGMENT_TEXT = 1, SEGMENT_IDS = 2 };
 enum tokenize_flag { TOKENIZE_TEMPLATE = 1, TOKENIZE_FLAGS = 1 };
 enum stats_flag { STATS_CLEAR = 1, STATS_FLAGS = 1 };
 enum provoke_kind { PROVOKE_ILLEGAL = 1, PROVOKE_ACCESS = 2, PROVOKE_HANG = 3 };
+enum update_kind { UPDATE_EXPERT = 1, UPDATE_MODEL = 2 };
+enum update_state { UPDATE_IDLE = 0, UPDATE_OPEN = 1, UPDATE_WORKING = 2 };
+enum update_where { UPDATE_TARGET = 0, UPDATE_RUNNING_IMAGE = 1 };
 enum device_state { DEVICE_LOADING = 1, DEVICE_READY = 2, DEVICE_NO_MODEL = 3 };
 
 static inline uint16_t load_u16(const uint8_t *p)

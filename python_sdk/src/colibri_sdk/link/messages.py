@@ -33,6 +33,15 @@ class Type(IntEnum):
     TOKENIZE = 8
     REBOOT = 9
     PROVOKE = 10
+    UPDATE_STATUS = 11
+    UPDATE_BEGIN = 12
+    UPDATE_DATA = 13
+    UPDATE_COMMIT = 14
+    UPDATE_CONFIRM = 15
+    UPDATE_ROLLBACK = 16
+    DIRECTORY = 17
+    UPDATE_COPY = 18
+    UPDATE_CRC = 19
     TOKEN = 64
     ROUTE = 65
     LOGIT_ROW = 66
@@ -300,11 +309,18 @@ class GenerateResult:
 
 @dataclass(frozen=True)
 class LayerStats:
-    """Ticks that a layer has taken since the statistics were cleared."""
+    """Ticks that a layer has taken since the statistics were cleared, and what its experts cost to fetch: zeros where they
+    are used where they lie. `stall_ticks` are part of `expert_ticks`."""
 
     attention_ticks: int
     router_ticks: int
     expert_ticks: int
+    hits: int = 0
+    misses: int = 0
+    read_bytes: int = 0
+    stall_ticks: int = 0
+    prefetched: int = 0
+    prefetch_used: int = 0
 
 
 @dataclass(frozen=True)
@@ -351,7 +367,7 @@ class DeviceStats:
         link = LinkStats(*reader.numbers("5I"))
         kernels = reader.string()
         layers, experts = reader.numbers("II")
-        per_layer = [LayerStats(*reader.numbers("QQQ")) for _ in range(layers)]
+        per_layer = [LayerStats(*reader.numbers("9Q")) for _ in range(layers)]
         per_expert = [[ExpertStats(*reader.numbers("QQ")) for _ in range(experts)] for _ in range(layers)]
         return cls(
             arena_bytes=arena,
