@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 
@@ -13,8 +14,8 @@ import pytest
 
 from colibri_sdk.boards import Board, load_board
 from colibri_sdk.build import Firmware
-from colibri_sdk.errors import FlashError, ImageError
-from colibri_sdk.flash import write_card
+from colibri_sdk.errors import FlashError, ImageError, UsageError
+from colibri_sdk.flash import blockdev, write_card
 from colibri_sdk.flash.card import read_boot_file
 
 MIB = 1 << 20
@@ -155,6 +156,70 @@ def test_raw_disk_is_one_model_partition(name: str, power_of_two: bool, model: P
     start = data["start"] * 512
     assert content[start : start + model.stat().st_size] == model.read_bytes()
     assert (len(content).bit_count() == 1) == power_of_two
+
+
+@pytest.mark.parametrize("name", ["rpi3", "virt-aarch64", "hifive-unleashed"])
+def test_two_slots_are_a_volume(name: str, firmware: Firmware, model: Path, tmp_path: Path) -> None:
+    """Slot A, at the offset that the volume's first page states, is the model; slot B is empty."""
+    board, card = load_board(name), tmp_path / "card.img"
+    assert write_card(board, firmware=firmware, model=model, to=card, slots=2) == 2
+    data = sfdisk(card)["partitions"][-1]  # type: ignore[index]
+    content, start, original = card.read_bytes(), data["start"] * 512, model.read_bytes()
+    magic, version, slots, a, a_bytes, b, b_bytes = struct.unpack_from("<8sII4Q", content, start)
+    assert (magic, version, slots) == (b"COLIVOL\x1a", 1, 2)
+    assert content[start + a : start + a + len(original)] == original
+    assert min(a_bytes, b_bytes) >= len(original)
+    assert b >= a + a_bytes
+    assert b + b_bytes <= data["size"] * 512
+    assert not any(content[start + a + len(original) :])
+    assert (len(content).bit_count() == 1) == board.emulator.storage_power_of_two
+    assert card.stat().st_blocks * 512 < 16 * MIB
+
+
+def test_other_numbers_of_slots_are_refused(rpi3: Board, firmware: Firmware, model: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="1 or 2 slots, not 3"):
+        write_card(rpi3, firmware=firmware, model=model, to=tmp_path / "card.img", slots=3)
+
+
+@pytest.mark.parametrize(
+    ("disk_mib", "slots", "made"),
+    [(200, 1, 1), (200, 2, 2), (72, 1, 1), (72, 2, "for 2 slots"), (10, 1, "for 1 slot")],
+)
+def test_slots_of_a_real_card(
+    disk_mib: int,
+    slots: int,
+    made: int | str,
+    firmware: Firmware,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A card of 72 MiB has room for the boot partition and one model. Old bytes in slot B do not matter, but for its
+    first page, where an image would be recognised."""
+    disk = tmp_path / "disk"
+    disk.write_bytes(b"\xff" * (disk_mib * MIB))
+    monkeypatch.setattr(blockdev, "check", lambda path, force: blockdev.Disk(path, disk_mib * MIB))
+    monkeypatch.setattr("colibri_sdk.flash._is_device", lambda path: True)
+    board, files = load_board("rpi3"), tmp_path / "boot"
+    files.mkdir()
+    for name in board.flash.required_boot_files:
+        (files / name).write_bytes(b"x")
+
+    def flash() -> int:
+        return write_card(board, firmware=firmware, model=model, to=disk, boot_files=files, slots=slots)
+
+    if isinstance(made, str):
+        with pytest.raises(FlashError, match=made):
+            flash()
+        return
+    assert flash() == made
+    assert disk.stat().st_size == disk_mib * MIB
+    if made == 2:
+        content = disk.read_bytes()
+        start = sfdisk(disk)["partitions"][-1]["start"] * 512  # type: ignore[index]
+        b = struct.unpack_from("<Q", content, start + 32)[0]
+        assert content[start + b : start + b + 4096] == bytes(4096)
+        assert content[start + b + 4096 :].count(0) == 0
 
 
 def test_existing_file_is_kept_unless_forced(rpi3: Board, firmware: Firmware, model: Path, tmp_path: Path) -> None:

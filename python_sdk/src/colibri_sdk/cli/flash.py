@@ -22,10 +22,23 @@ from colibri_sdk.cli import options, output
 @click.option(
     "--force", is_flag=True, help="Replace an existing file; take a disk that is not removable or larger than 256 GB."
 )
+@click.option(
+    "--slots",
+    type=click.IntRange(1, 2),
+    help="2: room for a second model, so that `update model` can try a new one and take it back. Default: 2 where the "
+    "card has room.",
+)
 @options.quant_option
 @output.json_option
 def command(
-    board_name: str, model: Path, to: Path, boot_files: Path | None, force: bool, quant: str, as_json: bool
+    board_name: str,
+    model: Path,
+    to: Path,
+    boot_files: Path | None,
+    force: bool,
+    slots: int | None,
+    quant: str,
+    as_json: bool,
 ) -> None:
     """Write a complete card: partition table, boot partition, model partition; read it back and verify it.
 
@@ -42,8 +55,17 @@ def command(
     output.note(f"building the firmware of {board.name}")
     firmware = build(board)
     with output.Progress(f"writing {to}") as progress:
-        write_card(board, firmware=firmware, model=image, to=to, boot_files=boot_files, force=force, progress=progress)
+        made = write_card(
+            board,
+            firmware=firmware,
+            model=image,
+            to=to,
+            boot_files=boot_files,
+            force=force,
+            progress=progress,
+            slots=slots,
+        )
     if as_json:
-        output.emit_json({"board": board.name, "to": to, "model_bytes": image.stat().st_size})
+        output.emit_json({"board": board.name, "to": to, "model_bytes": image.stat().st_size, "slots": made})
     else:
-        click.echo(f"{to} is ready for {board.name}")
+        click.echo(f"{to} is ready for {board.name}, with {made} slot{'s' if made > 1 else ''} for models")

@@ -4,8 +4,9 @@
     sd-card     MBR | FAT32 boot partition: firmware, config.txt, the board's boot files | model partition
     raw-disk    MBR | model partition
 
-Partitions start at multiples of 1 MiB. The model partition has type 0xDA ("non-file-system data") and holds the image
-from its first byte. mkfs.fat and mtools make the file system, in the file, without root.
+Partitions start at multiples of 1 MiB. The model partition has type 0xDA ("non-file-system data"). With two slots it
+holds a volume (volume.py) whose slot A has the image, so that a new model can be tried beside the old one; with one it
+holds the image from its first byte. mkfs.fat and mtools make the file system, in the file, without root.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from colibri_sdk.errors import FlashError, ImageError, ToolMissingError
-from colibri_sdk.image.layout import MAGIC
+from colibri_sdk.errors import FlashError, ImageError, ToolMissingError, UsageError
+from colibri_sdk.flash import volume
+from colibri_sdk.image.layout import MAGIC, PAGE
 
 if TYPE_CHECKING:
     from colibri_sdk.boards import Board
@@ -58,31 +60,46 @@ def make_card(
     to: Path,
     boot_files: Path | None,
     for_emulator: bool,
+    slots: int,
 ) -> None:
-    """Writes the card's content to the file `to`. `for_emulator` rounds its size up to what the emulator accepts."""
-    model_bytes = _check_model(model)
-    partitions = plan(board, model_bytes)
+    """Writes the card's content to the file `to`.
+
+    `for_emulator` gives it the size of a card that the emulator accepts. Otherwise it ends where what follows may hold
+    anything: most of an empty slot B."""
+    model_bytes = model_size(model)
+    partitions = plan(board, model_bytes, slots)
     size = partitions[-1].end
     if for_emulator and board.emulator.storage_power_of_two:
         size = 1 << (size - 1).bit_length()
     with to.open("wb") as file:
         file.truncate(size)
         file.write(partition_table(partitions))
-        file.seek(partitions[-1].start)
+        start = partitions[-1].start
+        if slots == volume.SLOTS:
+            two = volume.plan(model_bytes)
+            file.seek(start)
+            file.write(volume.make_head(two))
+            if not for_emulator:
+                file.truncate(start + two.slot_offsets[1] + PAGE)  # with slot B's first page: zeros, no image
+            start += two.slot_offsets[0]
+        file.seek(start)
         with model.open("rb") as source:
             shutil.copyfileobj(source, file, MIB)
     if board.flash.method == "sd-card":
         _make_boot_partition(board, firmware, to, partitions[0], boot_files)
 
 
-def plan(board: Board, model_bytes: int) -> list[Partition]:
+def plan(board: Board, model_bytes: int, slots: int) -> list[Partition]:
     """The partitions of the board's card, in order; the last is the model's."""
+    if slots not in (1, volume.SLOTS):
+        raise UsageError(f"a card has 1 or {volume.SLOTS} slots, not {slots}", "With 2 a new model can be tried.")
     partitions = []
     start = MIB
     if board.flash.method == "sd-card":
         partitions.append(Partition(FAT32_LBA, start, BOOT_BYTES, bootable=True))
         start += BOOT_BYTES
-    partitions.append(Partition(MODEL_TYPE, start, -(-model_bytes // MIB) * MIB))
+    content = model_bytes if slots == 1 else volume.plan(model_bytes).bytes
+    partitions.append(Partition(MODEL_TYPE, start, -(-content // MIB) * MIB))
     return partitions
 
 
@@ -128,7 +145,8 @@ def read_boot_file(card: Path, name: str) -> bytes:
     return _run("mcopy", "-n", "-i", f"{card}@@{boot.start}", f"::{name}", "-", target=card)
 
 
-def _check_model(model: Path) -> int:
+def model_size(model: Path) -> int:
+    """Bytes of an image. FlashError or ImageError when it cannot be read or is none."""
     try:
         with model.open("rb") as file:
             magic = file.read(len(MAGIC))
