@@ -52,7 +52,11 @@ def declare_host(out, arguments):
 
     board = c_files("firmware/runtime", "host_tools/host_board")
     if any("host_board/" in path for path in board):
-        made += env.Program(f"{build}/colibri-host", [*objects(env, build, board), static])
+        made += env.Program(
+            f"{build}/colibri-host",
+            [*objects(env, build, board), static],
+            LINKFLAGS=[*env["LINKFLAGS"], "-pthread"],  # the readers of its block device
+        )
     made += _programs(env, build, "host_tools/bench", static)
     Alias("host-tests", _programs(env, build, "tests/engine", static))
     Alias("host", made)

@@ -20,6 +20,7 @@
 #define HAL_MUST_CHECK __attribute__((warn_unused_result))
 
 typedef enum hal_status {
+    HAL_PENDING = 1, /* not a failure: what was started goes on */
     HAL_OK = 0,
     HAL_E_ABSENT = -1,  /* the board has no such device, or no medium is inserted */
     HAL_E_TIMEOUT = -2, /* the device did not answer */
@@ -53,12 +54,24 @@ struct hal_clock {
     void *state;
 };
 
-/* ---- block device: blocks of HAL_BLOCK bytes. `data` needs an alignment of 4. */
+/* ---- block device: blocks of HAL_BLOCK bytes. `data` needs an alignment of 4.
+ *
+ * A read is started and then moved on in steps, so that the caller computes meanwhile: by DMA a step only looks whether
+ * it has ended, otherwise it moves what is ready, about a block at most. `depth` reads may be under way at once, each
+ * known by its number, 0 to depth - 1. */
 #define HAL_BLOCK 512u
 struct hal_block_api {
     hal_status (*init)(const void *config, void *state); /* HAL_E_ABSENT: no device or no medium */
     uint64_t (*block_count)(const void *config, const void *state);
-    hal_status (*read)(const void *config, void *state, uint64_t block, uint32_t count, void *data);
+    uint32_t depth;
+    /* HAL_OK: the read is under way, and `data` is the device's until a step returns anything but HAL_PENDING. A
+     * failure of any kind has begun nothing. */
+    hal_status (*start)(const void *config, void *state, uint32_t transfer, uint64_t block, uint32_t count, void *data);
+    hal_status (*step)(const void *config, void *state, uint32_t transfer);
+    /* CRC-32 of what a read that has ended well has delivered, where the device's own threads compute it beside the
+     * reading. NULL: the caller computes it. */
+    uint32_t (*crc32)(const void *config, const void *state, uint32_t transfer);
+    /* Returns when the blocks are written. No read may be under way. */
     hal_status (*write)(const void *config, void *state, uint64_t block, uint32_t count, const void *data);
 };
 struct hal_block {
@@ -66,6 +79,19 @@ struct hal_block {
     const void *config;
     void *state;
 };
+
+/* Reads and waits. No other read may be under way. */
+HAL_MUST_CHECK static inline hal_status hal_block_read(const struct hal_block *device, uint64_t block, uint32_t count,
+                                                       void *data)
+{
+    hal_status status = device->api->start(device->config, device->state, 0, block, count, data);
+    if (status == HAL_OK) {
+        do {
+            status = device->api->step(device->config, device->state, 0);
+        } while (status == HAL_PENDING);
+    }
+    return status;
+}
 
 /* ---- reset and power. Neither function returns. */
 struct hal_power_api {

@@ -38,6 +38,7 @@ static const char *what_failed(hal_status status)
         return "storage: beyond its end";
     case HAL_E_IO:
     case HAL_OK:
+    case HAL_PENDING:
         break;
     }
     return "storage: device error";
@@ -46,8 +47,7 @@ static const char *what_failed(hal_status status)
 static colibri_status read_blocks(const struct loader *loader, uint64_t block, uint32_t count, uint8_t *data,
                                   struct colibri_detail *detail)
 {
-    const struct hal_block *device = loader->block;
-    hal_status status = device->api->read(device->config, device->state, block, count, data);
+    hal_status status = hal_block_read(loader->block, block, count, data);
     return status == HAL_OK ? COLIBRI_OK : col_fail(COLIBRI_E_STORAGE, detail, what_failed(status), block, 0);
 }
 

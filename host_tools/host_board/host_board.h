@@ -35,9 +35,11 @@ extern const struct hal_block_api host_block_api;
 struct host_block_config {
     const char *path;
 };
+#define HOST_BLOCK_DEPTH 4u
 struct host_block_state {
-    int file;
     uint64_t blocks;
+    uint64_t asked; /* nanoseconds: when somebody last looked for the end of a read */
+    uint32_t asks;  /* looks one right after the other */
 };
 
 /* faults.c */

@@ -35,6 +35,9 @@ static uint8_t memory[262144] __attribute__((aligned(4096)));
 static const uint8_t *storage; /* NULL: the image is mapped */
 static uint64_t storage_blocks;
 static uint64_t failing_block; /* UINT64_MAX: none */
+static uint64_t block_at; /* of the read under way */
+static uint32_t block_left;
+static uint8_t *block_data;
 static uint32_t block_us;
 static uint8_t image[4096] __attribute__((aligned(64))) = "C";
 
@@ -139,22 +142,43 @@ static uint64_t block_count(const void *config, const void *state)
     return storage_blocks;
 }
 
-static hal_status block_read(const void *config, void *state, uint64_t block, uint32_t count, void *data)
+static hal_status block_start(const void *config, void *state, uint32_t transfer, uint64_t block, uint32_t count,
+                              void *data)
 {
     (void)config;
     (void)state;
-    time_now += (uint64_t)block_us * count;
+    (void)transfer;
     if (block + count > storage_blocks) {
         return HAL_E_RANGE;
     }
-    if (failing_block >= block && failing_block < block + count) {
-        return HAL_E_TIMEOUT;
-    }
-    memcpy(data, storage + block * HAL_BLOCK, (size_t)count * HAL_BLOCK);
+    block_at = block;
+    block_left = count;
+    block_data = data;
     return HAL_OK;
 }
 
-static const struct hal_block_api block_api = {.init = block_init, .block_count = block_count, .read = block_read};
+/* A block a step. */
+static hal_status block_step(const void *config, void *state, uint32_t transfer)
+{
+    (void)config;
+    (void)state;
+    (void)transfer;
+    if (block_left == 0) {
+        return HAL_OK;
+    }
+    time_now += block_us;
+    if (block_at == failing_block) {
+        return HAL_E_TIMEOUT;
+    }
+    memcpy(block_data, storage + block_at * HAL_BLOCK, HAL_BLOCK);
+    block_data += HAL_BLOCK;
+    block_at++;
+    block_left--;
+    return block_left == 0 ? HAL_OK : HAL_PENDING;
+}
+
+static const struct hal_block_api block_api = {
+    .init = block_init, .block_count = block_count, .depth = 1, .start = block_start, .step = block_step};
 
 /* Gives the device a card instead of a mapped image; each block takes `us`, `failing` is one that cannot be read. */
 void sim_set_storage(const uint8_t *data, uint64_t bytes, uint32_t us, uint64_t failing)

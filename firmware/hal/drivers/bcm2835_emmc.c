@@ -91,25 +91,31 @@ static hal_status wait_clear(uint64_t address, uint32_t bits, uint32_t milliseco
     return HAL_OK;
 }
 
-/* Waits for one of INTERRUPT's bits and takes it. */
+/* Takes one of INTERRUPT's bits if it is there. */
+static hal_status take_interrupt(const struct bcm2835_emmc_config *emmc, const struct bcm2835_emmc_state *card,
+                                 uint32_t bit, uint64_t deadline)
+{
+    const bool late = hal_expired(deadline); /* before the look: steps may be far apart */
+    const uint32_t interrupts = hal_read32(emmc->base + INTERRUPT);
+    if ((interrupts & ANY_ERROR) != 0) {
+        write_register(emmc, card, INTERRUPT, interrupts);
+        return HAL_E_IO;
+    }
+    if ((interrupts & bit) != 0) {
+        write_register(emmc, card, INTERRUPT, bit);
+        return HAL_OK;
+    }
+    return late ? HAL_E_TIMEOUT : HAL_PENDING;
+}
+
 static hal_status wait_interrupt(const struct bcm2835_emmc_config *emmc, const struct bcm2835_emmc_state *card,
                                  uint32_t bit, uint32_t milliseconds)
 {
     const uint64_t deadline = hal_deadline(milliseconds);
-    for (;;) {
-        const uint32_t interrupts = hal_read32(emmc->base + INTERRUPT);
-        if ((interrupts & ANY_ERROR) != 0) {
-            write_register(emmc, card, INTERRUPT, interrupts);
-            return HAL_E_IO;
-        }
-        if ((interrupts & bit) != 0) {
-            write_register(emmc, card, INTERRUPT, bit);
-            return HAL_OK;
-        }
-        if (hal_expired(deadline)) {
-            return HAL_E_TIMEOUT;
-        }
+    hal_status status;
+    while ((status = take_interrupt(emmc, card, bit, deadline)) == HAL_PENDING) {
     }
+    return status;
 }
 
 /* After an error the command and data circuits must be reset before the next command (SDHCI 3.10.1). */
@@ -277,9 +283,9 @@ static uint64_t block_count(const void *config, const void *state)
     return card->blocks;
 }
 
-/* One command's worth of blocks. */
-static hal_status transfer(const struct bcm2835_emmc_config *emmc, const struct bcm2835_emmc_state *card, bool is_read,
-                           uint64_t block, uint32_t count, uint32_t *data)
+/* Begins to read or write at most MAX_COUNT blocks: one command. */
+static hal_status begin(const struct bcm2835_emmc_config *emmc, const struct bcm2835_emmc_state *card, bool is_read,
+                        uint64_t block, uint32_t count)
 {
     uint32_t flags = R1 | IS_DATA | TM_BLKCNT_EN | (is_read ? TM_READ : 0);
     uint32_t index = is_read ? SD_READ_SINGLE_BLOCK : SD_WRITE_BLOCK;
@@ -288,60 +294,122 @@ static hal_status transfer(const struct bcm2835_emmc_config *emmc, const struct 
         index = is_read ? SD_READ_MULTIPLE_BLOCK : SD_WRITE_MULTIPLE_BLOCK;
     }
     write_register(emmc, card, BLKSIZECNT, count << 16 | HAL_BLOCK);
-    hal_status status = command(emmc, card, index, flags, (uint32_t)(card->high_capacity ? block : block * HAL_BLOCK));
-    for (uint32_t i = 0; status == HAL_OK && i < count; i++) {
-        status = is_read ? wait_interrupt(emmc, card, READ_READY, SD_READ_TIMEOUT_MS)
-                         : wait_interrupt(emmc, card, WRITE_READY, SD_WRITE_TIMEOUT_MS);
+    return command(emmc, card, index, flags, (uint32_t)(card->high_capacity ? block : block * HAL_BLOCK));
+}
+
+static hal_status give_up(const struct bcm2835_emmc_config *emmc, const struct bcm2835_emmc_state *card,
+                          hal_status status)
+{
+    recover(emmc, card);
+    (void)command(emmc, card, SD_STOP_TRANSMISSION, R1B, 0); /* a card that was not sending refuses it: no harm */
+    return status;
+}
+
+static bool in_range(const struct bcm2835_emmc_state *card, uint64_t block, uint32_t count)
+{
+    return block <= card->blocks && count <= card->blocks - block;
+}
+
+/* The next command of the read under way. */
+static hal_status begin_read(const struct bcm2835_emmc_config *emmc, struct bcm2835_emmc_state *card)
+{
+    const uint32_t count = card->left < MAX_COUNT ? card->left : MAX_COUNT;
+    const hal_status status = begin(emmc, card, true, card->next, count);
+    if (status != HAL_OK) {
+        return give_up(emmc, card, status);
+    }
+    card->next += count;
+    card->left -= count;
+    card->waiting = count;
+    card->deadline = hal_deadline(SD_READ_TIMEOUT_MS);
+    return HAL_OK;
+}
+
+static hal_status start(const void *config, void *state, uint32_t transfer, uint64_t block, uint32_t count, void *data)
+{
+    struct bcm2835_emmc_state *card = state;
+    (void)transfer;
+    if (!in_range(card, block, count)) {
+        return HAL_E_RANGE;
+    }
+    card->next = block;
+    card->left = count;
+    card->waiting = 0;
+    card->to = count == 0 ? NULL : data;
+    return count == 0 ? HAL_OK : begin_read(config, card);
+}
+
+/* Moves one block, or ends a command. */
+static hal_status move(const struct bcm2835_emmc_config *emmc, struct bcm2835_emmc_state *card)
+{
+    if (card->waiting > 0) {
+        const hal_status status = take_interrupt(emmc, card, READ_READY, card->deadline);
         if (status != HAL_OK) {
-            break;
+            return status;
         }
-        for (uint32_t word = 0; word < WORDS; word++, data++) {
-            if (is_read) {
-                *data = hal_read32(emmc->base + DATA);
-            } else {
-                hal_write32(emmc->base + DATA, *data);
-            }
+        for (uint32_t word = 0; word < WORDS; word++) {
+            *card->to++ = hal_read32(emmc->base + DATA);
+        }
+        card->waiting--;
+        card->deadline = hal_deadline(card->waiting > 0 ? SD_READ_TIMEOUT_MS : SD_WRITE_TIMEOUT_MS);
+        return HAL_PENDING;
+    }
+    const hal_status status = take_interrupt(emmc, card, DATA_DONE, card->deadline);
+    if (status != HAL_OK || card->left == 0) {
+        return status;
+    }
+    const hal_status next = begin_read(emmc, card);
+    return next == HAL_OK ? HAL_PENDING : next;
+}
+
+static hal_status step(const void *config, void *state, uint32_t transfer)
+{
+    const struct bcm2835_emmc_config *emmc = config;
+    struct bcm2835_emmc_state *card = state;
+    (void)transfer;
+    if (card->to == NULL) {
+        return HAL_OK; /* a read of no blocks */
+    }
+    const hal_status status = move(emmc, card);
+    return status == HAL_OK || status == HAL_PENDING ? status : give_up(emmc, card, status);
+}
+
+/* One command's worth of blocks. */
+static hal_status write_some(const struct bcm2835_emmc_config *emmc, const struct bcm2835_emmc_state *card,
+                             uint64_t block, uint32_t count, const uint32_t *data)
+{
+    hal_status status = begin(emmc, card, false, block, count);
+    for (uint32_t i = 0; status == HAL_OK && i < count; i++) {
+        status = wait_interrupt(emmc, card, WRITE_READY, SD_WRITE_TIMEOUT_MS);
+        for (uint32_t word = 0; status == HAL_OK && word < WORDS; word++, data++) {
+            hal_write32(emmc->base + DATA, *data);
         }
     }
     if (status == HAL_OK) {
         status = wait_interrupt(emmc, card, DATA_DONE, SD_WRITE_TIMEOUT_MS);
     }
-    if (status != HAL_OK) {
-        recover(emmc, card);
-        (void)command(emmc, card, SD_STOP_TRANSMISSION, R1B, 0); /* a card that was not sending refuses it: no harm */
-    }
-    return status;
+    return status == HAL_OK ? HAL_OK : give_up(emmc, card, status);
 }
 
-static hal_status transfer_all(const void *config, const void *state, bool is_read, uint64_t block, uint32_t count,
-                               uint32_t *data)
+static hal_status write(const void *config, void *state, uint64_t block, uint32_t count, const void *data)
 {
     const struct bcm2835_emmc_state *card = state;
-    if (block > card->blocks || count > card->blocks - block) {
+    const uint32_t *words = data;
+    if (!in_range(card, block, count)) {
         return HAL_E_RANGE;
     }
     while (count > 0) {
         const uint32_t piece = count < MAX_COUNT ? count : MAX_COUNT;
-        const hal_status status = transfer(config, card, is_read, block, piece, data);
+        const hal_status status = write_some(config, card, block, piece, words);
         if (status != HAL_OK) {
             return status;
         }
         block += piece;
         count -= piece;
-        data += (size_t)piece * WORDS;
+        words += (size_t)piece * WORDS;
     }
     return HAL_OK;
 }
 
-static hal_status read(const void *config, void *state, uint64_t block, uint32_t count, void *data)
-{
-    return transfer_all(config, state, true, block, count, data);
-}
-
-static hal_status write(const void *config, void *state, uint64_t block, uint32_t count, const void *data)
-{
-    /* The words are only read: transfer() takes one pointer type for both directions. */
-    return transfer_all(config, state, false, block, count, (uint32_t *)(uintptr_t)data);
-}
-
-const struct hal_block_api bcm2835_emmc_api = {.init = init, .block_count = block_count, .read = read, .write = write};
+const struct hal_block_api bcm2835_emmc_api = {
+    .init = init, .block_count = block_count, .depth = 1, .start = start, .step = step, .write = write};

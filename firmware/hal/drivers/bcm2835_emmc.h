@@ -17,6 +17,11 @@ struct bcm2835_emmc_state {
     uint32_t base_hz;
     bool high_capacity;
     bool slow; /* the card is being identified */
+    uint64_t next; /* of the read under way: the block that the next command begins with */
+    uint32_t left;    /* blocks that are still to be asked for */
+    uint32_t waiting; /* blocks of the command under way that have not come yet */
+    uint32_t *to;     /* where the next one goes */
+    uint64_t deadline; /* of the next one */
 };
 extern const struct hal_block_api bcm2835_emmc_api;
 

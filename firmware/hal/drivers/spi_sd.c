@@ -14,6 +14,7 @@
 #define TOKEN_START 0xfeu        /* 7.3.3.2 */
 #define DATA_ACCEPTED 0x05u      /* 7.3.3.1 */
 #define RESPONSE_BYTES 10u       /* 7.5.1.2: NCR is at most 8; one for the stuff byte of CMD12 */
+#define TOKEN_BYTES 16u          /* received in a step to find the token */
 
 static void exchange(const struct spi_sd_config *sd, const uint8_t *tx, uint8_t *rx, size_t bytes)
 {
@@ -107,15 +108,15 @@ static uint32_t receive_word(const struct spi_sd_config *sd)
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
-/* A data block: start token, bytes, checksum (7.3.3). */
-static hal_status receive_data(const struct spi_sd_config *sd, uint8_t *data, size_t bytes)
+/* A data block: start token, bytes, checksum (7.3.3). HAL_PENDING: the card has not sent the token yet. */
+static hal_status receive_data(const struct spi_sd_config *sd, uint8_t *data, size_t bytes, uint64_t deadline)
 {
-    const uint64_t deadline = hal_deadline(SD_READ_TIMEOUT_MS);
-    uint8_t token;
-    while ((token = receive(sd)) == 0xff) {
-        if (hal_expired(deadline)) {
-            return HAL_E_TIMEOUT;
-        }
+    uint8_t token = 0xff;
+    for (uint32_t i = 0; i < TOKEN_BYTES && token == 0xff; i++) {
+        token = receive(sd);
+    }
+    if (token == 0xff) {
+        return hal_expired(deadline) ? HAL_E_TIMEOUT : HAL_PENDING;
     }
     if (token != TOKEN_START) {
         return HAL_E_IO; /* an error token */
@@ -126,8 +127,17 @@ static hal_status receive_data(const struct spi_sd_config *sd, uint8_t *data, si
     return ((uint32_t)crc[0] << 8 | crc[1]) == crc16(data, bytes) ? HAL_OK : HAL_E_IO;
 }
 
+static hal_status receive_register(const struct spi_sd_config *sd, uint8_t raw[16])
+{
+    const uint64_t deadline = hal_deadline(SD_READ_TIMEOUT_MS);
+    hal_status status;
+    while ((status = receive_data(sd, raw, 16, deadline)) == HAL_PENDING) {
+    }
+    return status;
+}
+
 /* Idle, voltage, capacity class, size (7.2.1). The card is selected. */
-static hal_status start(const struct spi_sd_config *sd, struct spi_sd_state *card)
+static hal_status identify(const struct spi_sd_config *sd, struct spi_sd_state *card)
 {
     uint64_t deadline = hal_deadline(SD_INIT_TIMEOUT_MS);
     uint8_t response;
@@ -155,7 +165,7 @@ static hal_status start(const struct spi_sd_config *sd, struct spi_sd_state *car
         return HAL_E_IO;
     }
     uint8_t raw[16];
-    if (command(sd, SD_SEND_CSD, 0) != 0 || receive_data(sd, raw, sizeof raw) != HAL_OK) {
+    if (command(sd, SD_SEND_CSD, 0) != 0 || receive_register(sd, raw) != HAL_OK) {
         return HAL_E_IO;
     }
     uint32_t csd[4];
@@ -180,7 +190,7 @@ static hal_status init(const void *config, void *state)
     select(sd, false);
     exchange(sd, NULL, NULL, 10); /* at least 74 clocks with the card not selected (6.4.1) */
     select(sd, true);
-    status = start(sd, card);
+    status = identify(sd, card);
     select(sd, false);
     sd->bus.api->set_clock(sd->bus.config, sd->bus.state, sd->transfer_hz);
     return status;
@@ -203,29 +213,51 @@ static bool in_range(const struct spi_sd_state *card, uint64_t block, uint32_t c
     return block <= card->blocks && count <= card->blocks - block;
 }
 
-static hal_status read(const void *config, void *state, uint64_t block, uint32_t count, void *data)
+/* The card stays selected until the read has ended. */
+static hal_status start(const void *config, void *state, uint32_t transfer, uint64_t block, uint32_t count, void *data)
 {
     const struct spi_sd_config *sd = config;
-    const struct spi_sd_state *card = state;
+    struct spi_sd_state *card = state;
+    (void)transfer;
     if (!in_range(card, block, count)) {
         return HAL_E_RANGE;
     }
+    card->left = count;
+    card->to = data;
     if (count == 0) {
         return HAL_OK;
     }
     select(sd, true);
-    hal_status status = HAL_E_IO;
-    if (command(sd, SD_READ_MULTIPLE_BLOCK, address(card, block)) == 0) {
-        status = HAL_OK;
-        uint8_t *to = data;
-        for (uint32_t i = 0; status == HAL_OK && i < count; i++, to += HAL_BLOCK) {
-            status = receive_data(sd, to, HAL_BLOCK);
-        }
+    if (command(sd, SD_READ_MULTIPLE_BLOCK, address(card, block)) != 0) {
+        select(sd, false);
+        return HAL_E_IO;
+    }
+    card->deadline = hal_deadline(SD_READ_TIMEOUT_MS);
+    return HAL_OK;
+}
+
+static hal_status step(const void *config, void *state, uint32_t transfer)
+{
+    const struct spi_sd_config *sd = config;
+    struct spi_sd_state *card = state;
+    (void)transfer;
+    if (card->left == 0) {
+        return HAL_OK;
+    }
+    hal_status status = receive_data(sd, card->to, HAL_BLOCK, card->deadline);
+    if (status == HAL_OK) {
+        card->to += HAL_BLOCK;
+        card->left--;
+        card->deadline = hal_deadline(SD_READ_TIMEOUT_MS);
+        status = card->left == 0 ? HAL_OK : HAL_PENDING;
+    }
+    if (status != HAL_PENDING) {
+        card->left = 0;
         if (command(sd, SD_STOP_TRANSMISSION, 0) == R1_NONE && status == HAL_OK) {
             status = HAL_E_IO;
         }
+        select(sd, false);
     }
-    select(sd, false);
     return status;
 }
 
@@ -263,4 +295,5 @@ static hal_status write(const void *config, void *state, uint64_t block, uint32_
     return status;
 }
 
-const struct hal_block_api spi_sd_api = {.init = init, .block_count = block_count, .read = read, .write = write};
+const struct hal_block_api spi_sd_api = {
+    .init = init, .block_count = block_count, .depth = 1, .start = start, .step = step, .write = write};

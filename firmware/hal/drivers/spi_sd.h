@@ -14,6 +14,9 @@ struct spi_sd_config {
 struct spi_sd_state {
     uint64_t blocks;
     bool high_capacity;
+    uint32_t left; /* blocks of the read under way */
+    uint8_t *to;   /* where the next one goes */
+    uint64_t deadline; /* of the next one */
 };
 extern const struct hal_block_api spi_sd_api;
 

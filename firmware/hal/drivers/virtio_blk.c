@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * virtio_blk.c: one request at a time, polled; legacy (version 1) and modern (version 2) devices. Sections are those of
+ * virtio_blk.c: one request at a time, by DMA, its end polled; legacy (version 1) and modern (version 2) devices. Sections are those of
  * the Virtual I/O Device specification 1.1.
  */
 #include "virtio_blk.h"
@@ -120,66 +120,99 @@ static uint64_t block_count(const void *config, const void *state)
     return disk->blocks;
 }
 
-static hal_status request(struct virtio_blk_state *disk, uint32_t type, uint64_t block, uint32_t count,
-                         const void *data)
+/* Asks for the transfer's next blocks. */
+static void request(struct virtio_blk_state *disk)
 {
+    const uint32_t type = disk->transfer.type;
+    const uint32_t count = disk->transfer.count < MAX_COUNT ? disk->transfer.count : MAX_COUNT;
     disk->header.type = type;
     disk->header.reserved = 0;
-    disk->header.sector = block;
+    disk->header.sector = disk->transfer.block;
     disk->status = 0xff;
     const uint16_t data_flags = type == REQUEST_IN ? DESCRIPTOR_NEXT | DESCRIPTOR_DEVICE_WRITES : DESCRIPTOR_NEXT;
     disk->descriptors[0] =
         (struct virtio_blk_descriptor){(uintptr_t)&disk->header, sizeof disk->header, DESCRIPTOR_NEXT, 1};
-    disk->descriptors[1] = (struct virtio_blk_descriptor){(uintptr_t)data, count * HAL_BLOCK, data_flags, 2};
+    disk->descriptors[1] =
+        (struct virtio_blk_descriptor){(uintptr_t)disk->transfer.data, count * HAL_BLOCK, data_flags, 2};
     disk->descriptors[2] = (struct virtio_blk_descriptor){(uintptr_t)&disk->status, 1, DESCRIPTOR_DEVICE_WRITES, 0};
+    disk->transfer.block += count;
+    disk->transfer.count -= count;
+    disk->transfer.data += (size_t)count * HAL_BLOCK;
     const uint16_t index = disk->available.index;
     disk->available.ring[index % VIRTIO_BLK_QUEUE] = 0;
     arch_barrier();
     disk->available.index = (uint16_t)(index + 1u);
     arch_barrier();
+    disk->transfer.deadline = hal_deadline(TIMEOUT_MS);
     hal_write32(disk->slot + QUEUE_NOTIFY, 0);
-    const uint64_t deadline = hal_deadline(TIMEOUT_MS);
-    while (disk->used.index != disk->available.index) {
-        if (hal_expired(deadline)) {
-            hal_write32(disk->slot + STATUS, 0); /* the device must not write to `data` any more */
-            disk->blocks = 0;
-            return HAL_E_TIMEOUT;
-        }
-    }
-    arch_barrier();
-    hal_write32(disk->slot + INTERRUPT_ACK, hal_read32(disk->slot + INTERRUPT_STATUS));
-    return disk->status == 0 ? HAL_OK : HAL_E_IO;
 }
 
-static hal_status transfer(struct virtio_blk_state *disk, uint32_t type, uint64_t block, uint32_t count,
-                           const uint8_t *data)
+static hal_status begin(struct virtio_blk_state *disk, uint32_t type, uint64_t block, uint32_t count,
+                        const uint8_t *data)
 {
     if (block > disk->blocks || count > disk->blocks - block) {
         return HAL_E_RANGE;
     }
-    while (count > 0) {
-        const uint32_t piece = count < MAX_COUNT ? count : MAX_COUNT;
-        const hal_status status = request(disk, type, block, piece, data);
-        if (status != HAL_OK) {
-            return status;
-        }
-        block += piece;
-        count -= piece;
-        data += (size_t)piece * HAL_BLOCK;
+    disk->transfer.type = type;
+    disk->transfer.block = block;
+    disk->transfer.count = count;
+    disk->transfer.data = data;
+    if (count > 0) {
+        request(disk);
     }
     return HAL_OK;
 }
 
-static hal_status read(const void *config, void *state, uint64_t block, uint32_t count, void *data)
+static hal_status look(struct virtio_blk_state *disk)
+{
+    if (disk->used.index != disk->available.index) {
+        /* Steps may be far apart: a device that has ended meanwhile is not late. */
+        if (!hal_expired(disk->transfer.deadline) || disk->used.index == disk->available.index) {
+            return HAL_PENDING;
+        }
+        hal_write32(disk->slot + STATUS, 0); /* the device must not write to the data any more */
+        disk->blocks = 0;
+        return HAL_E_TIMEOUT;
+    }
+    arch_barrier();
+    hal_write32(disk->slot + INTERRUPT_ACK, hal_read32(disk->slot + INTERRUPT_STATUS));
+    if (disk->status != 0) {
+        return HAL_E_IO;
+    }
+    if (disk->transfer.count == 0) {
+        return HAL_OK;
+    }
+    request(disk);
+    return HAL_PENDING;
+}
+
+static hal_status start(const void *config, void *state, uint32_t transfer, uint64_t block, uint32_t count, void *data)
+{
+    struct virtio_blk_state *disk = state;
+    (void)config;
+    (void)transfer;
+    disk->status = 0; /* of a read of no blocks */
+    return begin(disk, REQUEST_IN, block, count, data);
+}
+
+static hal_status step(const void *config, void *state, uint32_t transfer)
 {
     (void)config;
-    return transfer(state, REQUEST_IN, block, count, data);
+    (void)transfer;
+    return look(state);
 }
 
 static hal_status write(const void *config, void *state, uint64_t block, uint32_t count, const void *data)
 {
     (void)config;
-    return transfer(state, REQUEST_OUT, block, count, data);
+    hal_status status = begin(state, REQUEST_OUT, block, count, data);
+    if (status != HAL_OK || count == 0) {
+        return status;
+    }
+    while ((status = look(state)) == HAL_PENDING) {
+    }
+    return status;
 }
 
-const struct hal_block_api virtio_blk_api = {.init = init, .block_count = block_count, .read = read, .write = write};
+const struct hal_block_api virtio_blk_api = {
+    .init = init, .block_count = block_count, .depth = 1, .start = start, .step = step, .write = write};

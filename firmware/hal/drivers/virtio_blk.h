@@ -46,6 +46,13 @@ struct virtio_blk_state {
     volatile uint8_t status;
     uint64_t slot; /* base address; 0: none found */
     uint64_t blocks;
+    struct {          /* the transfer under way */
+        uint32_t type;
+        uint32_t count; /* blocks that are still to be asked for */
+        uint64_t block;
+        const uint8_t *data;
+        uint64_t deadline; /* of the request */
+    } transfer;
 };
 extern const struct hal_block_api virtio_blk_api;
 

@@ -197,8 +197,7 @@ void check_read(const char *arguments)
     const uint64_t bytes = (uint64_t)count * HAL_BLOCK;
     memset(to, 0xee, bytes + 1u);
     const uint64_t before = now();
-    const struct hal_block *disk = &hal_board.block;
-    const hal_status status = disk->api->read(disk->config, disk->state, block, count, to);
+    const hal_status status = hal_block_read(&hal_board.block, block, count, to);
     const uint64_t ticks = now() - before;
     print("read");
     print_signed("status", status);
