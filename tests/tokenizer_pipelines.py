@@ -43,6 +43,19 @@ DEEPSEEK_V3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 )
+_KIMI_UPPER, _KIMI_LOWER = (
+    rf"[{kinds}\p{{Lm}}\p{{Lo}}\p{{M}}&&[^\p{{Han}}]]" for kinds in (r"\p{Lu}\p{Lt}", r"\p{Ll}")
+)
+KIMI_K2 = (
+    rf"[\p{{Han}}]+|[^\r\n\p{{L}}\p{{N}}]?{_KIMI_UPPER}*{_KIMI_LOWER}+{_CONTRACTION}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_KIMI_UPPER}+{_KIMI_LOWER}*{_CONTRACTION}?"
+    r"|\p{N}{1,3}" + _TAIL
+)
+CL100K = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"
+    r"|\s+(?!\S)|\s"
+)
+SCRIPTS = (r"[\p{Hiragana}\p{Katakana}[\u30fc]]+|\p{Cyrillic}++", r"[\p{L}&&\P{Latin}]+|\P{^Thai}")
 NFC: Json = {"type": "NFC"}
 DIGITS: Json = {"type": "Digits", "individual_digits": True}
 
@@ -82,6 +95,8 @@ PIPELINES: dict[str, Json] = {
     },
     "o200k": {"pre_tokenizer": sequence(split(O200K), level(regex=False))},
     "tekken": {"pre_tokenizer": sequence(split(TEKKEN), level(regex=False))},
+    "kimi-k2": {"pre_tokenizer": sequence(split(KIMI_K2), level(regex=False))},
+    "scripts, cl100k": {"pre_tokenizer": sequence(*map(split, (*SCRIPTS, CL100K)), level(regex=False))},
     "nfd": {"normalizer": {"type": "NFD"}, "pre_tokenizer": level(regex=True)},
     "nfkc": {"normalizer": {"type": "NFKC"}, "pre_tokenizer": level(regex=True)},
 }

@@ -491,7 +491,7 @@ def _override(key: str, value: Any) -> Change:
         (_override("llama.context_length", 0), "max_position_embeddings"),
         (_override("tokenizer.ggml.eos_token_id", 4096), "eos_token_id"),
         (_add("tokenizer.ggml.model", "bert"), "tokenizer of the kind 'bert'"),
-        (_add("tokenizer.ggml.model", "gpt2"), "tokenizer.ggml.pre = 'default'"),
+        (_add("tokenizer.ggml.model", "gpt2"), "no tokenizer.ggml.merges"),
     ],
 )
 def test_refusals_name_what_is_wrong(tmp_path: Path, change: Change, message: str) -> None:

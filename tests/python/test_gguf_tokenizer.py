@@ -60,12 +60,14 @@ def test_every_split_loads(tmp_path: Path, pre: str) -> None:
 
 
 PIECES = {
+    "default": ["It", "'", "s", " ", "123", "45", " it"],
     "gpt-2": ["It's", " 12345", " it"],
     "refact": ["It", "'s", " ", "1", "2", "3", "4", "5", " it"],
     "llama-bpe": ["It", "'s", " ", "123", "45", " it"],
     "qwen2": ["It", "'s", " ", "1", "2", "3", "4", "5", " it"],
     "gpt-4o": ["It's", " ", "123", "45", " it"],
     "deepseek-v3": ["It", "'s", " ", "123", "45", " it"],
+    "kimi-k2": ["It's", " ", "123", "45", " it"],
     "deepseek-llm": ["It", "'", "s", " ", "1", "2", "3", "4", "5", " it"],
 }
 
@@ -160,7 +162,8 @@ GPT2 = {"model": (STRING, b"gpt2"), "pre": (STRING, b"gpt-2")}
         ({"model": (STRING, b"bert")}, "tokenizer of the kind 'bert'"),
         ({"model": (STRING, b"t5")}, "tokenizer of the kind 't5'"),
         ({"model": (4, 1)}, "tokenizer.ggml.model = 1; a text"),
-        ({"model": (STRING, b"gpt2")}, "tokenizer.ggml.pre = 'default'"),
+        ({"model": (STRING, b"gpt2")}, "no tokenizer.ggml.merges"),  # and splits by the default
+        ({"model": (STRING, b"gpt2"), "pre": (STRING, b"viking")}, "tokenizer.ggml.pre = 'viking'"),
         (GPT2, "no tokenizer.ggml.merges"),
         ({**GPT2, "merges": words()}, "no tokenizer.ggml.tokens"),
         ({**GPT2, "merges": words(), "tokens": (ARRAY, (4, [1, 2]))}, "tokens = .*a list of texts"),

@@ -36,8 +36,9 @@ def match_length(tables: SplitTables, text: str) -> int:
     return matched
 
 
+sets = [r"[\p{L}&&[^a]]", "[^[ab]1]", r"[^\P{L}&&\S]", "[a1&&ab&&[^1]]"]
 atoms = st.sampled_from(
-    ["a", "b", "1", " ", r"\s", r"\S", r"\p{L}", r"\P{L}", r"\p{N}", r"[^\s\p{L}]", "[ab]", r"\n", "[^a]"]
+    ["a", "b", "1", " ", r"\s", r"\S", r"\p{L}", r"\P{L}", r"\p{N}", r"[^\s\p{L}]", "[ab]", r"\n", "[^a]", *sets]
 )
 ahead = st.sampled_from([r"(?!\S)", "(?=a)", "(?!b)"])
 
@@ -52,7 +53,11 @@ def larger(smaller: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
 
 
-patterns = st.recursive(st.one_of(atoms, st.tuples(atoms, st.sampled_from("?*+")).map("".join)), larger, max_leaves=8)
+patterns = st.recursive(
+    st.one_of(atoms, st.tuples(atoms, st.sampled_from(["?", "*", "+", "?+", "*+", "++"])).map("".join)),
+    larger,
+    max_leaves=8,
+)
 
 
 @settings(max_examples=300, deadline=None)
@@ -61,14 +66,18 @@ def test_matches_are_those_of_a_backtracking_matcher(pattern: str, texts: list[s
     try:
         tables = compile_splits([pattern])
     except PatternError:  # it matches the empty text, or nothing; nothing else is wrong with these patterns
-        whole = regex.compile(pattern)
+        whole = _compiled(pattern)
         assert any(whole.fullmatch(text) for text in ("",)) or "(?" in pattern or _repeats_nothing(pattern)
         return
     for text in texts:
-        found = regex.compile(pattern).match(text)
+        found = _compiled(pattern).match(text)
         assert match_length(tables, text) == (found.end() if found else 0), repr(text)
     if is_total(tables.moves[0]):
-        assert all(regex.compile(pattern).match(text) for text in texts if text)
+        assert all(_compiled(pattern).match(text) for text in texts if text)
+
+
+def _compiled(pattern: str) -> regex.Pattern[str]:
+    return regex.compile(pattern, regex.VERSION1)  # in which sets have sets and intersections, as in Oniguruma
 
 
 def _repeats_nothing(pattern: str) -> bool:
@@ -85,15 +94,22 @@ def _repeats_nothing(pattern: str) -> bool:
         ("a)", "unmatched"),
         ("a**", "doubled"),
         ("a+?", "lazy"),
+        ("a++?", "lazy"),
+        ("a{0,2}+", "empty text"),
+        ("a{1,2}+?", "doubled"),
+        ("(?:ab)++", "more than one character"),
         ("(?:a?)*b", "empty text"),
         ("(?<=a)b", "unsupported kind"),
         ("a(?!bc)", "more than one"),
         ("^a", "'^'"),
         ("[a", "too early"),
-        ("[a[b]]", "set within"),
-        ("[a&&b]", "intersection"),
+        ("[a[b]", "too early"),
+        ("[a&&]", "without members"),
+        ("[&&a]", "without members"),
+        ("[[:alpha:]]", "POSIX"),
+        ("[a-[b]]", "range"),
         ("[z-a]", "range"),
-        (r"\p{Han}", "general category"),
+        (r"\p{Klingon}", "no property is called"),
         (r"\pL", "braces"),
         (r"\w", "not supported"),
         (r"a\b", "not supported"),

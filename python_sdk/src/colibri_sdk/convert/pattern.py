@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Reads the regular expressions by which tokenizers cut text, into nodes that split_table.py turns into tables.
 
-Understood is what such patterns are made of: characters and sets of them (`[^\s\p{L}]`, `\p{Lu}`, `\s`, `\r`, ranges),
-alternatives, groups, `(?i:...)` over ASCII, greedy `?`, `*`, `+`, `{m,n}`, and a look at the one next character
-(`(?!\S)`, `(?=x)`, `$`). The dialect is Oniguruma's with Ruby's syntax, which the tokenizers library uses. Everything
-else raises PatternError, which says what and where.
+Understood is what such patterns are made of: characters and sets of them (`[^\s\p{L}]`, `\p{Lu}`, `\p{Han}`, `\s`,
+`\r`, ranges, sets within sets, `&&`), alternatives, groups, `(?i:...)` over ASCII, greedy `?`, `*`, `+`, `{m,n}`,
+possessive `?+`, `*+`, `++` of one character, and a look at the one next character (`(?!\S)`, `(?=x)`, `$`). The dialect
+is Oniguruma's with Ruby's syntax, which the tokenizers library uses. Everything else raises PatternError, which says
+what and where.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from colibri_sdk.convert.unicode import CODE_POINTS, CharacterSet, category, characters, is_category, white_space
+from colibri_sdk.convert.unicode import CODE_POINTS, CharacterSet, category, characters, named_property, white_space
 
 MAX_REPEAT = 100
 
@@ -208,11 +209,27 @@ class _Reader:
             low, high = self._bounds()
         else:
             return node
+        doubled = high != 0 and self._pattern[self._at - 1] == "}" and self._take("+")  # not possessive in this dialect
+        possessive = not doubled and self._take("+")
         if not self.at_end and self._pattern[self._at] in "?+*{":
-            raise self.error("a lazy, possessive or doubled repetition")
+            raise self.error("a lazy or doubled repetition")
         if nullable(node):
             raise self.error("a repetition of what matches the empty text")
-        return Repeat(node, low, high)
+        repeated = Repeat(node, low, high)
+        if doubled and not nullable(repeated):
+            return Repeat(repeated, 1, None)
+        if doubled:
+            raise self.error("a repetition of what matches the empty text")
+        return self._possessive(node, repeated) if possessive else repeated
+
+    def _possessive(self, node: Node, repeated: Repeat) -> Node:
+        """Nothing that was taken is given back: of single characters, the next one is none that could be taken."""
+        if not isinstance(node, One):
+            raise self.error("a possessive repetition of more than one character")
+        other = Ahead(self._sets.number(~self._sets.sets[node.index]), at_end=True)
+        if repeated.high is None:
+            return Row((repeated, other))
+        return Choice((node, other))
 
     def _bounds(self) -> tuple[int, int | None]:
         end = self._pattern.find("}", self._at)
@@ -227,23 +244,43 @@ class _Reader:
         return bounds
 
     def _bracket(self) -> CharacterSet:
+        """Behind [: members, sets within the set, and && between those sets of them that must all hold a character."""
         negative = self._take("^")
+        whole: CharacterSet | None = None
         found = np.zeros(CODE_POINTS, np.bool_)
-        first = True
-        while first or not self._take("]"):
-            first = False
-            if self._peek("[") or self._peek("&&") or self._peek("]"):
-                raise self.error("a set within a set, or an intersection,")
-            low = self._member()
-            if isinstance(low, str) and self._peek("-") and not self._peek("-]"):
-                self._at += 1
-                high = self._member()
-                if not isinstance(high, str) or high < low:
-                    raise self.error("a range of characters that is none")
-                found[ord(low) : ord(high) + 1] = True
-            else:
-                found |= characters(low) if isinstance(low, str) else low
-        return ~found if negative else found
+        empty = True
+        while not self._take("]"):
+            if self._peek("&&"):
+                if empty:
+                    raise self.error("a set without members")
+                self._at += 2
+                whole = found if whole is None else whole & found
+                found = np.zeros(CODE_POINTS, np.bool_)
+                empty = True
+                continue
+            if self._peek("[:"):
+                raise self.error("a POSIX class")
+            empty = False
+            found |= self._bracket() if self._take("[") else self._range()
+        if empty:
+            raise self.error("a set without members")
+        whole = found if whole is None else whole & found
+        return ~whole if negative else whole
+
+    def _range(self) -> CharacterSet:
+        """A member of a set, or all from one character to another."""
+        low = self._member()
+        if isinstance(low, str) and self._peek("-") and not self._peek("-]"):
+            self._at += 1
+            if self._peek("["):
+                raise self.error("a range of characters that is none")
+            high = self._member()
+            if not isinstance(high, str) or high < low:
+                raise self.error("a range of characters that is none")
+            found = np.zeros(CODE_POINTS, np.bool_)
+            found[ord(low) : ord(high) + 1] = True
+            return found
+        return characters(low) if isinstance(low, str) else low
 
     def _member(self) -> str | CharacterSet:
         character = self._next()
@@ -283,7 +320,8 @@ class _Reader:
         name = self._pattern[self._at : end]
         negative ^= name.startswith("^")
         name = name.removeprefix("^")
-        if not is_category(name):
-            raise self.error(rf"\p{{{name}}}, which is not a general category,")
+        found = named_property(name)
+        if found is None:
+            raise self.error(rf"\p{{{name}}}, which no property is called,")
         self._at = end + 1
-        return ~category(name) if negative else category(name)
+        return ~found if negative else found

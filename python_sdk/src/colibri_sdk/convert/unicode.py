@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import unicodedata2
-from tokenizers import normalizers, pre_tokenizers
+from tokenizers import Regex, normalizers, pre_tokenizers
 
 UNICODE_VERSION = "16.0.0"
 CODE_POINTS = sys.maxunicode + 1
@@ -53,6 +53,34 @@ def category(name: str) -> CharacterSet:
     r"""The characters of a general category, "Lu", or of all that begin alike, "L": \p{NAME}."""
     names, numbers = _categories()
     found: CharacterSet = np.array([known.startswith(name) for known in names])[numbers]
+    return found
+
+
+def named_property(name: str) -> CharacterSet | None:
+    r"""The characters of \p{NAME}: a general category, or a script or other property that the library's regular
+    expressions know. None where they know no such name."""
+    if is_category(name):
+        return category(name)
+    return _library_property(name)
+
+
+@functools.lru_cache(maxsize=32)
+def _library_property(name: str) -> CharacterSet | None:
+    """The library is asked which characters match, so that its version of Unicode counts here as well."""
+    if not name.isascii() or not name.replace("_", "").isalnum():
+        return None
+    try:
+        others = normalizers.Replace(Regex(rf"\p{{{name}}}"), "")
+    except Exception as error:  # what the library raises for a name that it does not know
+        if type(error) is not Exception:
+            raise
+        return None
+    found = np.ones(CODE_POINTS, np.bool_)
+    found[0xD800:0xE000] = False  # surrogates are in no text
+    points = np.flatnonzero(found).astype("<u4")
+    rest = others.normalize_str(points.tobytes().decode("utf-32-le"))
+    found[np.frombuffer(rest.encode("utf-32-le"), "<u4")] = False
+    found.flags.writeable = False
     return found
 
 

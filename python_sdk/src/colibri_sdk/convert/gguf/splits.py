@@ -75,7 +75,23 @@ _DEEPSEEK = (
     _DIGIT,
 )
 
+# What llama.cpp does where a file names no split, or "default".
+_DEFAULT = (
+    r"[\p{P}\$\+<=>\^~\|]+",
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
+    r"\p{N}+",
+    r"[0-9][0-9][0-9]",
+)
+
+_HAN_UPPER, _HAN_LOWER = (part[:-1] + r"&&[^\p{Han}]]" for part in (_UPPER, _LOWER))
+_KIMI_K2 = (
+    rf"[\p{{Han}}]+|[^\r\n\p{{L}}\p{{N}}]?{_HAN_UPPER}*{_HAN_LOWER}+{_CONTRACTIONS}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_HAN_UPPER}+{_HAN_LOWER}*{_CONTRACTIONS}?"
+    r"|\p{N}{1,3}" + _TAIL
+)
+
 PRE_TOKENIZERS: Mapping[str, Split] = {
+    "default": Split(_DEFAULT),
     "gpt-2": Split(gpt2=True),
     "olmo": Split(gpt2=True, form="NFC"),
     **dict.fromkeys(("refact", "starcoder", "smollm"), Split((_DIGIT,), gpt2=True)),
@@ -86,4 +102,5 @@ PRE_TOKENIZERS: Mapping[str, Split] = {
     **dict.fromkeys(("gpt-4o", "llama4"), Split((_O200K,))),
     "deepseek-llm": Split(_DEEPSEEK),
     "deepseek-v3": Split(_DEEPSEEK3),
+    "kimi-k2": Split((_KIMI_K2,)),
 }
