@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import board_files
+import contract_flags
 import firmware_report
 from SCons.Script import Action, Alias, Depends, Dir, Environment, File, Glob, Value
 from sources import INCLUDES, c_files, engine_objects, objects, shorten_commands
@@ -83,7 +84,7 @@ def declare_board(out, name, arguments):
     generated = _generated(env, f"{build}/board.c", board_files.board_c(data, drivers), f"boards/{name}.toml")
     script = _generated(env, f"{build}/board.ld", board_files.linker_script(data), f"boards/{name}.toml")
     hal = env.Object(f"{build}/obj/board.o", generated) + _hal_objects(env, build, data)
-    engine = engine_objects(env, build)
+    engine = engine_objects(env, build, without=contract_flags.HOSTED_FILES)
     runtime = objects(env, build, c_files("firmware/runtime"))
 
     made = _link(env, f"{build}/firmware.elf", hal + runtime + engine, script)

@@ -52,11 +52,11 @@ def file_flags(path, architecture):
     return []
 
 
-def engine_objects(env, build):
-    """The whole engine, each kernel file with the flags of its instruction set."""
+def engine_objects(env, build, without=()):
+    """The whole engine but for the files named, each kernel file with the flags of its instruction set."""
     made = []
     for path in c_files(*ENGINE_DIRECTORIES):
         flags = file_flags(path, env["ARCHITECTURE"])
-        if flags is not None:
+        if flags is not None and path.rsplit("/", 1)[-1] not in without:
             made += objects(env, build, [path], contract_flags.FREESTANDING + flags)
     return made

@@ -37,10 +37,13 @@ extern "C" {
 
 /* Version of this interface: major changes break callers, minor ones add to it. */
 #define COLIBRI_API_MAJOR 1
-#define COLIBRI_API_MINOR 0
+#define COLIBRI_API_MINOR 1
 
 /* The arena's and the image's required alignment in bytes: one cache line. */
 #define COLIBRI_ARENA_ALIGN 64u
+
+/* What places of experts in the image, their lengths and their slots in the arena are multiples of, in bytes. */
+#define COLIBRI_EXPERT_ALIGN 4096u
 
 #if defined(__GNUC__)
 #define COLIBRI_MUST_CHECK __attribute__((warn_unused_result))
@@ -99,6 +102,9 @@ typedef enum colibri_status {
     COLIBRI_E_READ_ONLY = -58         /* the storage cannot be written */
 } colibri_status;
 
+/* Not a failure, and returned only where it is named: the operation goes on. */
+#define COLIBRI_PENDING 1
+
 /* One sentence that says what is wrong, for every value above; "unknown status" for others. Never NULL. */
 const char *colibri_status_text(colibri_status status);
 
@@ -122,7 +128,8 @@ enum colibri_kv_format {
 struct colibri_hooks {
     void *user;
     /* Called often, also inside a layer (at most about 64 K multiply-adds apart). Returning true stops the running
-     * call with COLIBRI_E_CANCELLED; the engine stays usable. Must not call the engine. */
+     * call with COLIBRI_E_CANCELLED; the engine stays usable. Must not call the engine but for colibri_replace_expert and
+     * colibri_get_stats. */
     bool (*poll)(void *user);
     /* A monotonic clock; its unit is `ticks_per_second`. Without it, times read 0 and kernels are chosen by rank. */
     uint64_t (*now)(void *user);
@@ -130,6 +137,37 @@ struct colibri_hooks {
     /* Sees each routing decision: `expert` and `weight` have `count` entries, experts ascending. */
     void (*route)(void *user, uint32_t layer, uint32_t position, uint32_t count, const uint32_t *expert,
                   const float *weight);
+};
+
+/* One read of an expert's bytes. */
+struct colibri_read {
+    uint64_t offset;       /* from the image's start; a multiple of COLIBRI_EXPERT_ALIGN */
+    uint64_t bytes;        /* likewise */
+    void *to;              /* the slot; likewise a multiple, from the arena's start */
+    uint32_t layer;
+    uint32_t expert;
+    uint32_t generation;   /* counts the expert's replacements */
+    const uint8_t *digest; /* 32 bytes, BLAKE2b-256 of the expert as the image states it, for storages that verify; may be
+                              NULL */
+};
+
+#define COLIBRI_MAX_READS 8u
+
+/* Where experts are read from when only the beginning of the image can be addressed. `depth` 0, the default: all of it can,
+ * and experts are used where they lie. Otherwise each layer keeps a few of its experts in slots of the arena, and the
+ * image that colibri_plan and colibri_init are given may end where its experts begin (plan.front_bytes).
+ *
+ * The engine calls both functions from its own calls only, and no read is under way when one of those has returned. */
+struct colibri_storage {
+    void *user;
+    uint32_t depth; /* reads that may be under way at once, at most COLIBRI_MAX_READS */
+    /* Begins read number `read`, which is below `depth` and not under way. `what` is valid during this call only. A negative
+     * status: nothing was begun. */
+    colibri_status (*start)(void *user, uint32_t read, const struct colibri_read *what);
+    /* Moves the read on. COLIBRI_PENDING: it goes on. COLIBRI_OK: all bytes are there, and *crc32 is the CRC-32 of what was
+     * delivered (colibri_crc32), which the engine compares. Negative: it has failed, and nothing more is written. Must not
+     * call the engine, but may wait a little for the read. */
+    colibri_status (*check)(void *user, uint32_t read, uint32_t *crc32);
 };
 
 struct colibri_config {
@@ -140,6 +178,12 @@ struct colibri_config {
     const char *kernels;     /* name of a kernel set ("scalar", "neon", "neon-dotprod", "avx2"); NULL: the best */
     bool skip_content_check; /* true: trust CRCs and weights that were verified before; structure is always checked */
     struct colibri_hooks hooks;
+    struct colibri_storage storage; /* depth 0: the whole image can be addressed */
+    uint32_t cache_slots;    /* with a storage: experts that each layer keeps, as far as it has so many; 0: as many as
+                                arena_limit allows. Changes no bit of any result */
+    uint64_t arena_limit;    /* bytes that the arena may have at most; 0: any number */
+    bool prefetch;           /* with a storage: guess the next layer's experts while a single token's are computed, and read
+                                them. Changes no bit of any result */
 };
 
 /* ---------------------------------------------------------------------------------------------------- planning */
@@ -156,6 +200,7 @@ struct colibri_region {
 struct colibri_plan {
     uint64_t arena_bytes;    /* exactly what colibri_init needs */
     uint64_t image_bytes;    /* the whole image */
+    uint64_t front_bytes;    /* what of it must be addressable with a storage: all before the experts */
     uint64_t resident_bytes; /* weights that every token uses */
     uint64_t expert_bytes;   /* all experts together */
     uint64_t active_bytes;   /* weights that one token reads: resident + chosen experts */
@@ -163,11 +208,14 @@ struct colibri_plan {
     uint32_t batch;          /* tokens, after defaults */
     uint32_t max_text_bytes; /* bytes, after defaults */
     uint32_t kv_format;      /* enum colibri_kv_format, after defaults; never 0 */
+    uint32_t cache_slots;    /* experts that each layer keeps; 0 without a storage or without experts */
+    uint64_t slot_bytes;     /* all slots of all layers together */
     uint32_t region_count;
     struct colibri_region region[COLIBRI_MAX_REGIONS];
 };
 
 /* Checks the image's structure (not the weights' checksums) and states the memory that an engine for it needs.
+ * COLIBRI_E_ARENA_SIZE when that is more than config->arena_limit even with one slot per layer.
  * `image` must be aligned to COLIBRI_ARENA_ALIGN and stay unchanged and readable as long as the engine lives. */
 COLIBRI_MUST_CHECK colibri_status colibri_plan(const void *image, uint64_t image_bytes,
                                                const struct colibri_config *config, struct colibri_plan *plan,
@@ -249,6 +297,48 @@ void colibri_expect(struct colibri *engine, uint32_t prompt_tokens);
 /* Number of positions computed since the last reset. */
 uint32_t colibri_position(const struct colibri *engine);
 
+/* ------------------------------------------------------------------------------------------------ expert store */
+
+/* What was at fault when a call of the engine failed with COLIBRI_E_STORAGE, COLIBRI_E_EXPERT_CHECKSUM or another status of the
+ * storage: `where` names layer and expert ("layer 3 expert 17"); of a wrong checksum `got` and `wanted` are the CRC-32s,
+ * else both are 0. Empty when no read has failed yet. */
+void colibri_get_fault(const struct colibri *engine, struct colibri_detail *detail);
+
+struct colibri_replacement {
+    uint64_t offset;       /* where in the image the new expert lies; a multiple of COLIBRI_EXPERT_ALIGN */
+    uint32_t crc32;        /* of its bytes, which are as many as those of any expert of the layer */
+    uint32_t generation;   /* greater than that of the expert it replaces */
+    const uint8_t *digest; /* for the storage: struct colibri_read; must stay readable as long as the engine lives */
+};
+
+#define COLIBRI_MAX_REPLACEMENTS 16u
+
+/* Lets an expert be read from another place in the image from the next call of colibri_prefill, colibri_forward or
+ * colibri_generate's next token on: no token sees two generations. Where the image is addressed as a whole, the new bytes lie
+ * at their place already, and stay. May be called from the poll hook. COLIBRI_E_BUSY when COLIBRI_MAX_REPLACEMENTS experts
+ * wait already, COLIBRI_E_ARGUMENT for an expert, a place or a generation that can't be. */
+COLIBRI_MUST_CHECK colibri_status colibri_replace_expert(struct colibri *engine, uint32_t layer, uint32_t expert,
+                                                         const struct colibri_replacement *replacement);
+
+/* The rule by which a layer keeps its experts (docs/expert-store.md), alone: what would be read for recorded routing. The
+ * counters are those of an engine with a storage, as many slots and no prefetch. */
+struct colibri_replay; /* opaque; lies at the memory's start */
+
+/* Memory that a replay needs, in bytes, aligned to COLIBRI_ARENA_ALIGN. `experts` has `layers` entries, the experts of each
+ * layer, 0 for a layer without. 0 when a number is out of range. */
+uint64_t colibri_replay_bytes(uint32_t layers, const uint32_t *experts, uint32_t slots);
+
+/* `pin` has an entry for each expert, layer after layer: 0, or from 1 on the order in which the layer's experts are pinned;
+ * NULL: none is. */
+COLIBRI_MUST_CHECK colibri_status colibri_replay_begin(struct colibri_replay **replay, void *memory, uint64_t bytes,
+                                                       uint32_t layers, const uint32_t *experts, uint32_t slots,
+                                                       const uint32_t *pin);
+
+/* One layer of one batch of tokens: `expert` are the distinct experts that its tokens chose, ascending. *misses of them were
+ * not kept and had to be read. */
+COLIBRI_MUST_CHECK colibri_status colibri_replay_step(struct colibri_replay *replay, uint32_t layer, const uint32_t *expert,
+                                                      uint32_t count, uint32_t *misses);
+
 /* -------------------------------------------------------------------------------------------------- generation */
 
 struct colibri_sampling {
@@ -314,7 +404,14 @@ COLIBRI_MUST_CHECK colibri_status colibri_generate(struct colibri *engine, const
 struct colibri_layer_stats {
     uint64_t attention_ticks; /* norm, projections, attention itself, output projection */
     uint64_t router_ticks;    /* norm, router product, choice */
-    uint64_t expert_ticks;    /* all experts */
+    uint64_t expert_ticks;    /* all experts, stalls included */
+    /* The rest stays 0 where experts are used where they lie. An expert counts once for all tokens of a batch. */
+    uint64_t hits;            /* experts that were in a slot, or on their way there, when they were needed */
+    uint64_t misses;          /* experts that were not */
+    uint64_t read_bytes;      /* of all reads that were asked for, prefetched ones included */
+    uint64_t stall_ticks;     /* spent waiting for reads */
+    uint64_t prefetched;      /* experts that were read because they were guessed */
+    uint64_t prefetch_used;   /* of those, the ones that were needed then */
 };
 
 struct colibri_expert_stats {

@@ -11,6 +11,7 @@
 #include "image_view.h"
 #include "kv.h"
 #include "sampler.h"
+#include "store.h"
 #include "stream.h"
 #include "tensor.h"
 
@@ -63,6 +64,7 @@ struct colibri {
     struct col_buffers buffers;
     struct col_kv *kv;          /* [layers] */
     struct col_dispatch dispatch;
+    struct col_store store;
     struct col_sampler sampler;
     struct col_stream stream;
     uint32_t *history;          /* [context]: the tokens of the computed positions */
@@ -98,6 +100,13 @@ COLIBRI_MUST_CHECK colibri_status col_rms_norm(const struct colibri *engine, con
 COLIBRI_MUST_CHECK colibri_status col_linear_apply(const struct col_compute *compute, const struct col_linear *linear,
                                                    const uint8_t *base, struct col_activation *a, float *y,
                                                    uint32_t y_stride);
+
+/* The store's part of the arena, and its state at the start. */
+void col_store_layout(struct colibri *engine, struct col_arena *arena);
+void col_store_init(struct colibri *engine);
+
+/* Between tokens: replacements that wait take effect. */
+void col_store_replace(struct colibri *engine);
 
 /* Where an expert's blob lies in memory. */
 COLIBRI_MUST_CHECK colibri_status col_store_expert(const struct colibri *engine, uint32_t layer, uint32_t expert,

@@ -82,6 +82,7 @@ colibri_status colibri_prefill(struct colibri *engine, const uint32_t *ids, size
         }
     }
     engine->has_logits = false;
+    col_store_replace(engine);
     if (engine->position == 0u && engine->prompt_tokens == 0u) {
         engine->prompt_tokens = (uint32_t)count;
     }

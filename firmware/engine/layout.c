@@ -93,6 +93,7 @@ void col_layout(struct colibri *engine, struct col_arena *arena)
     layout_kv(engine, arena);
     layout_activations(engine, arena);
     layout_router(engine, arena);
+    col_store_layout(engine, arena);
 
     col_arena_region(arena, "logits");
     engine->buffers.logits = col_arena_claim(arena, col_round_up(vocab, COL_TILE_ROWS), sizeof(float));

@@ -34,6 +34,9 @@ static colibri_status configure(struct colibri *engine, const void *image, uint6
     if (engine->kv_format > COL_KV_LAST) {
         return col_fail(COLIBRI_E_ARGUMENT, detail, "kv_format", engine->kv_format, COL_KV_LAST);
     }
+    if (config->storage.depth != 0u) {
+        return col_fail(COLIBRI_E_IMAGE_UNSUPPORTED, detail, "storage", config->storage.depth, 0);
+    }
     /* A batch larger than the context would only cost memory. */
     engine->batch = engine->batch < engine->context ? engine->batch : engine->context;
     return COLIBRI_OK;
@@ -51,6 +54,13 @@ static uint64_t active_bytes(const struct col_image *image)
         bytes += image->layer[i].expert_bytes * image->layer[i].router.top_k;
     }
     return bytes;
+}
+
+/* All before the experts, or everything. */
+static uint64_t front_bytes(const struct col_image *image)
+{
+    const struct col_section *experts = image->section[COL_SECTION_EXPERTS];
+    return experts == NULL ? image->bytes : experts->offset;
 }
 
 /* The exact bytes of a configured engine's arena; its regions go to *plan, which may be NULL. */
@@ -72,7 +82,8 @@ colibri_status colibri_plan(const void *image, uint64_t image_bytes, const struc
         return status;
     }
     *plan = (struct colibri_plan){
-        .image_bytes = image_bytes,
+        .image_bytes = engine.image.header->image_bytes,
+        .front_bytes = front_bytes(&engine.image),
         .resident_bytes = engine.image.section[COL_SECTION_RESIDENT]->bytes,
         .expert_bytes = engine.image.expert_count == 0u ? 0u : engine.image.section[COL_SECTION_EXPERTS]->bytes,
         .active_bytes = active_bytes(&engine.image),
@@ -142,6 +153,7 @@ colibri_status colibri_init(struct colibri **engine, const void *image, uint64_t
     }
     struct colibri *e = arena;
     *e = start;
+    col_store_init(e);
     colibri_clear_stats(e);
     *engine = e;
     return COLIBRI_OK;

@@ -1,14 +1,88 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * store.c: where experts come from. The whole image can be addressed, so an expert is a pointer into it: no copy. */
+ * store.c: where experts come from. See store.h. */
+#include "store.h"
+
 #include "engine.h"
+
+void col_store_layout(struct colibri *engine, struct col_arena *arena)
+{
+    col_arena_region(arena, "expert places");
+    engine->store.place = col_arena_claim(arena, engine->image.expert_count, sizeof *engine->store.place);
+}
+
+void col_store_init(struct colibri *engine)
+{
+    const struct col_image *image = &engine->image;
+    for (uint32_t i = 0; i < image->expert_count; i++) {
+        const struct col_expert *e = &image->expert[i];
+        engine->store.place[i] = (struct col_expert_place){
+            .offset = image->section[COL_SECTION_EXPERTS]->offset + e->offset,
+            .crc32 = e->crc32,
+        };
+    }
+}
+
+static struct col_expert_place *place_of(const struct colibri *engine, uint32_t layer, uint32_t expert)
+{
+    return &engine->store.place[engine->image.layer[layer].first_expert + expert];
+}
 
 colibri_status col_store_expert(const struct colibri *engine, uint32_t layer, uint32_t expert, const uint8_t **blob)
 {
-    const struct col_layer *l = &engine->image.layer[layer];
-    if (expert >= l->router.experts) {
+    if (expert >= engine->image.layer[layer].router.experts) {
         return COLIBRI_E_INTERNAL;
     }
-    *blob = engine->image.blobs + engine->image.expert[l->first_expert + expert].offset;
+    *blob = engine->image.base + place_of(engine, layer, expert)->offset;
     return COLIBRI_OK;
+}
+
+void col_store_replace(struct colibri *engine)
+{
+    struct col_store *store = &engine->store;
+    for (uint32_t i = 0; i < store->pending_count; i++) {
+        *place_of(engine, store->pending[i].layer, store->pending[i].expert) = store->pending[i].place;
+    }
+    store->pending_count = 0;
+}
+
+/* A blob fits between the experts section's ends. */
+static bool place_possible(const struct col_image *image, uint64_t offset, uint64_t bytes)
+{
+    const struct col_section *s = image->section[COL_SECTION_EXPERTS];
+    return offset % COLIBRI_EXPERT_ALIGN == 0u && offset >= s->offset && bytes <= s->bytes &&
+           offset - s->offset <= s->bytes - bytes;
+}
+
+colibri_status colibri_replace_expert(struct colibri *engine, uint32_t layer, uint32_t expert,
+                                      const struct colibri_replacement *replacement)
+{
+    const struct col_image *image = &engine->image;
+    struct col_store *store = &engine->store;
+    if (layer >= image->model->layers || expert >= image->layer[layer].router.experts ||
+        !place_possible(image, replacement->offset, image->layer[layer].expert_bytes)) {
+        return COLIBRI_E_ARGUMENT;
+    }
+    struct col_pending *pending = store->pending;
+    struct col_pending *const end = pending + store->pending_count;
+    while (pending != end && (pending->layer != layer || pending->expert != expert)) {
+        pending++;
+    }
+    const uint32_t generation = pending == end ? place_of(engine, layer, expert)->generation : pending->place.generation;
+    if (replacement->generation <= generation) {
+        return COLIBRI_E_ARGUMENT;
+    }
+    if (pending == store->pending + COLIBRI_MAX_REPLACEMENTS) {
+        return COLIBRI_E_BUSY;
+    }
+    *pending = (struct col_pending){.layer = layer, .expert = expert,
+                                    .place = {.offset = replacement->offset, .crc32 = replacement->crc32,
+                                              .generation = replacement->generation, .digest = replacement->digest}};
+    store->pending_count += pending == end ? 1u : 0u;
+    return COLIBRI_OK;
+}
+
+void colibri_get_fault(const struct colibri *engine, struct colibri_detail *detail)
+{
+    *detail = engine->store.fault;
 }

@@ -76,7 +76,8 @@ class Result:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """struct colibri_stats. Arrays: layer ticks [layers], expert tokens and ticks [layers][max_experts]."""
+    """struct colibri_stats. Arrays: those of struct colibri_layer_stats [layers], expert tokens and ticks
+    [layers][max_experts]."""
 
     arena_bytes: int
     arena_peak_bytes: int
@@ -88,6 +89,12 @@ class EngineStats:
     attention_ticks: npt.NDArray[np.uint64]
     router_ticks: npt.NDArray[np.uint64]
     expert_ticks: npt.NDArray[np.uint64]
+    hits: npt.NDArray[np.uint64]
+    misses: npt.NDArray[np.uint64]
+    read_bytes: npt.NDArray[np.uint64]
+    stall_ticks: npt.NDArray[np.uint64]
+    prefetched: npt.NDArray[np.uint64]
+    prefetch_used: npt.NDArray[np.uint64]
     expert_tokens: npt.NDArray[np.uint64]
     expert_ticks_each: npt.NDArray[np.uint64]
 
@@ -311,7 +318,7 @@ class Engine:
         stats = self._ffi.new("struct colibri_stats *")
         self._lib.colibri_get_stats(self._handle, stats)
         layers, experts = stats.layers, stats.max_experts
-        layer = np.frombuffer(self._ffi.buffer(stats.layer, layers * 24), "<u8").reshape(layers, 3).copy()
+        layer = np.frombuffer(self._ffi.buffer(stats.layer, layers * 72), "<u8").reshape(layers, 9).copy()
         each = np.frombuffer(self._ffi.buffer(stats.expert, layers * experts * 16), "<u8")
         each = each.reshape(layers, experts, 2).copy()
         return EngineStats(
@@ -325,6 +332,12 @@ class Engine:
             attention_ticks=layer[:, 0],
             router_ticks=layer[:, 1],
             expert_ticks=layer[:, 2],
+            hits=layer[:, 3],
+            misses=layer[:, 4],
+            read_bytes=layer[:, 5],
+            stall_ticks=layer[:, 6],
+            prefetched=layer[:, 7],
+            prefetch_used=layer[:, 8],
             expert_tokens=each[:, :, 0],
             expert_ticks_each=each[:, :, 1],
         )

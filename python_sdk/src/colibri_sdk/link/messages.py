@@ -309,8 +309,8 @@ class GenerateResult:
 
 @dataclass(frozen=True)
 class LayerStats:
-    """Ticks that a layer has taken since the statistics were cleared, and what its experts cost to fetch: zeros where they
-    are used where they lie. `stall_ticks` are part of `expert_ticks`."""
+    """Ticks that a layer has taken since the statistics were cleared, and what its experts cost to fetch: zeros where
+    they are used where they lie. `stall_ticks` are part of `expert_ticks`."""
 
     attention_ticks: int
     router_ticks: int
