@@ -64,6 +64,7 @@ struct hal_block_api {
     hal_status (*init)(const void *config, void *state); /* HAL_E_ABSENT: no device or no medium */
     uint64_t (*block_count)(const void *config, const void *state);
     uint32_t depth;
+    bool by_steps; /* the bytes move while somebody steps, and only then */
     /* HAL_OK: the read is under way, and `data` is the device's until a step returns anything but HAL_PENDING. A
      * failure of any kind has begun nothing. */
     hal_status (*start)(const void *config, void *state, uint32_t transfer, uint64_t block, uint32_t count, void *data);
@@ -71,7 +72,7 @@ struct hal_block_api {
     /* CRC-32 of what a read that has ended well has delivered, where the device's own threads compute it beside the
      * reading. NULL: the caller computes it. */
     uint32_t (*crc32)(const void *config, const void *state, uint32_t transfer);
-    /* Returns when the blocks are written. No read may be under way. */
+    /* Returns when the blocks are written. No read may be under way. NULL: the medium cannot be written. */
     hal_status (*write)(const void *config, void *state, uint64_t block, uint32_t count, const void *data);
 };
 struct hal_block {
