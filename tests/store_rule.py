@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule of docs/expert-store.md by which a layer keeps its experts, written a second time and from the text alone."""
+"""The rule of docs/expert-store.md by which a layer keeps its experts, written a second time."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which experts stay in memory: the engine's rule against a second model of the documented one, decision by decision."""
+"""Which experts stay in memory: the engine's rule against a second model of it, decision by decision."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -148,6 +147,15 @@ def test_ageing_forgets_a_habit(native: Native) -> None:
     assert 0 not in cache.held(2).values()
 
 
+def test_the_step_that_ages_is_the_64th(native: Native) -> None:
+    """Two uses in steps 62 and 63 are worth one in step 64, which is more recent. A step earlier or later they are not."""
+    cache = Cache(native, 5, 3, [0] * 5)
+    for needed in [(3,)] * 61 + [(1,), (1,), (0,)]:
+        cache.step(needed)
+    cache.step((2,))
+    assert set(cache.held(3).values()) == {0, 2, 3}
+
+
 def test_frequency_counts_before_recency(native: Native) -> None:
     cache = Cache(native, 4, 2, [0] * 4)
     for needed in ((0,), (0,), (1,)):
@@ -176,7 +184,7 @@ def test_one_slot_pins_nothing(native: Native) -> None:
     assert [cache.step((e,)) for e in (0, 1, 2)] == [[(e, 0, False)] for e in (0, 1, 2)]
 
 
-# ------------------------------------------------------------------------------------------- steps that are not finished
+# ------------------------------------------------------------------------------------------ steps that are not finished
 
 
 def test_a_step_that_broke_off_leaves_no_trace_of_need(native: Native) -> None:
