@@ -71,7 +71,7 @@ static colibri_status run_shared(struct colibri *engine, const struct col_layer 
     }
     const colibri_status status = run_block(engine, l, &l->shared, engine->image.resident, l->shared_width, input);
     for (uint32_t t = 0; t < input->n && status == COLIBRI_OK; t++) {
-        const float weight = gated ? 1.0f / (1.0f + col_exp(-gate[t * COL_TILE_ROWS])) : 1.0f;
+        const float weight = gated ? col_sigmoid(gate[t * COL_TILE_ROWS]) : 1.0f;
         engine->compute.kernels->axpy_f32(weight, b->delta + (uint64_t)t * b->hidden_stride,
                                           b->mixed + (uint64_t)t * b->hidden_stride, hidden);
     }

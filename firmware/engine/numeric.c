@@ -4,6 +4,17 @@
  */
 #include "numeric.h"
 
+/* Never part of its callers here: this function is the one copy that all of the engine shares. */
+__attribute__((noinline)) float col_exp(float x)
+{
+    return col_exp_inline(x);
+}
+
+float col_sigmoid(float x)
+{
+    return 1.0f / (1.0f + col_exp(-x));
+}
+
 bool col_all_finite(const float *x, uint32_t n)
 {
     uint32_t carry = 0; /* an exponent of all ones, and only that, runs over into bit 31 when one is added to it */

@@ -77,7 +77,10 @@ static inline float col_sqrt(float x)
 /* e^x. At most 1.1 units in the last place from the exact value on [COL_EXP_MIN, COL_EXP_MAX] (tests/engine measures
  * it), exactly 1 at 0, +0 below COL_EXP_MIN (minus infinity too, which is how a masked logit vanishes), exp(88) above
  * COL_EXP_MAX, never denormal, NaN for NaN. The order of these operations is part of the numeric contract. */
-static inline float col_exp(float x)
+float col_exp(float x);
+
+/* col_exp for a loop in which a call would cost more than the code. */
+static inline float col_exp_inline(float x)
 {
     if (x < COL_EXP_MIN) {
         return 0.0f;
@@ -129,6 +132,9 @@ static inline uint16_t col_float_to_half(float x)
     }
     return (uint16_t)(sign | half);
 }
+
+/* 1 / (1 + e^-x). */
+float col_sigmoid(float x);
 
 /* True when none of x[0 .. n-1] is NaN or infinite. */
 bool col_all_finite(const float *x, uint32_t n);

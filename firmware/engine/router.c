@@ -45,11 +45,6 @@ static void sort_ascending(uint32_t *ids, uint32_t k)
     }
 }
 
-static float sigmoid(float x)
-{
-    return 1.0f / (1.0f + col_exp(-x));
-}
-
 /* Opens the groups with the best experts. */
 static void open_groups(const struct col_router *r, const float *x, uint8_t *open)
 {
@@ -96,7 +91,7 @@ static void choose(const struct colibri *engine, const struct col_router *r, uin
         }
     } else if (r->score == COL_SCORE_SIGMOID) {
         for (uint32_t e = 0; e < r->experts; e++) {
-            logits[e] = sigmoid(logits[e]);
+            logits[e] = col_sigmoid(logits[e]);
         }
     }
     const float *correction = (const float *)(const void *)(engine->image.resident + r->correction.offset);

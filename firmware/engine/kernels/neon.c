@@ -48,6 +48,17 @@ INLINE struct eight load_halves(const uint16_t *p)
     return (struct eight){vcvt_f32_f16(vget_low_f16(half)), vcvt_high_f32_f16(half)};
 }
 
+/* The processor's conversions of one value, for the ends of vectors. */
+INLINE float half_to_float(uint16_t half)
+{
+    return vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(half))), 0);
+}
+
+INLINE uint16_t float_to_half(float x)
+{
+    return vget_lane_u16(vreinterpret_u16_f16(vcvt_f16_f32(vdupq_n_f32(x))), 0);
+}
+
 /* acc + v * x: two roundings. */
 INLINE struct eight add_product(struct eight acc, struct eight v, float x)
 {
@@ -404,7 +415,7 @@ static float dot_f16(const float *a, const uint16_t *b, uint32_t n)
     float s[LANES];
     store8(s, sum);
     for (uint32_t j = 0; i + j < n; j++) {
-        s[j] = s[j] + a[i + j] * col_half_to_float(b[i + j]);
+        s[j] = s[j] + a[i + j] * half_to_float(b[i + j]);
     }
     return col_tree(s);
 }
@@ -427,7 +438,7 @@ static void axpy_f16(float p, const uint16_t *x, float *y, uint32_t n)
         store8(y + i, add_product(load8(y + i), load_halves(x + i), p));
     }
     for (; i < n; i++) {
-        y[i] = y[i] + p * col_half_to_float(x[i]);
+        y[i] = y[i] + p * half_to_float(x[i]);
     }
 }
 
@@ -494,7 +505,7 @@ static void narrow_f16(const float *x, uint16_t *y, uint32_t n)
         vst1_u16(y + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(x + i))));
     }
     for (; i < n; i++) {
-        y[i] = col_float_to_half(x[i]);
+        y[i] = float_to_half(x[i]);
     }
 }
 

@@ -6,6 +6,16 @@
  */
 #include "common.h"
 
+/* What two kernels have in common takes the difference as a constant. For speed each kernel has a copy of its own in
+ * which the constant is folded, and exp is part of the loops; for size they share one. */
+#if defined(__OPTIMIZE_SIZE__)
+#define SHARED static __attribute__((noinline))
+#define EXP col_exp
+#else
+#define SHARED INLINE
+#define EXP col_exp_inline
+#endif
+
 static bool quantize(const float *x, uint32_t blocks, int8_t *q, float *scale)
 {
     for (uint32_t b = 0; b < blocks; b++, x += COL_BLOCK, q += COL_BLOCK) {
@@ -43,48 +53,98 @@ static inline void finish_tile(const uint16_t wscale[ROWS], float xscale, const 
     }
 }
 
-static void matmul_q8(const struct col_tile_q8 *w, uint32_t row_tiles, uint32_t blocks, const int8_t *xq,
-                      const float *xs, uint32_t n, float *y, uint32_t y_stride)
+/* The sums of the eight rows of one tile: int4's when `q4`, else int8's. Four bytes of each row are four columns in
+ * int8 and eight in int4, the first four in the low nibbles. */
+SHARED void tile_sums(const uint8_t *q, const int8_t *x, int32_t sum[ROWS], const bool q4)
 {
-    for (uint32_t t = 0; t < row_tiles; t++, w += blocks) {
+    const uint32_t columns = q4 ? 8 : 4;
+    for (uint32_t r = 0; r < ROWS; r++) {
+        sum[r] = 0;
+    }
+    for (uint32_t column = 0; column < COL_BLOCK; column += columns, x += columns) {
+        for (uint32_t r = 0; r < ROWS; r++, q += 4) {
+            UNROLL for (uint32_t c = 0; c < 4; c++) {
+                sum[r] += q4 ? ((int32_t)(q[c] & 15u) - 8) * x[c] + ((int32_t)(q[c] >> 4) - 8) * x[4 + c]
+                             : (int8_t)q[c] * x[c];
+            }
+        }
+    }
+}
+
+_Static_assert(offsetof(struct col_tile_q8, scale) == 0 && offsetof(struct col_tile_q4, scale) == 0 &&
+                   offsetof(struct col_tile_q8, q) == offsetof(struct col_tile_q4, q),
+               "both tiles are their scales and behind them their integers");
+
+SHARED void integer_product(const void *tiles, uint32_t row_tiles, uint32_t blocks, const int8_t *xq, const float *xs,
+                            uint32_t n, float *y, uint32_t y_stride, const bool q4)
+{
+    const uint8_t *w = tiles;
+    const size_t tile_bytes = q4 ? sizeof(struct col_tile_q4) : sizeof(struct col_tile_q8);
+    for (uint32_t t = 0; t < row_tiles; t++, w += blocks * tile_bytes) {
         for (uint32_t token = 0; token < n; token++) {
-            const int8_t *x = xq + (size_t)token * blocks * COL_BLOCK;
             float acc[ROWS] = {0};
             for (uint32_t b = 0; b < blocks; b++) {
-                int32_t sum[ROWS] = {0};
-                for (uint32_t g = 0; g < 8; g++, x += 4) {
-                    const int8_t *q = w[b].q[g];
-                    for (uint32_t r = 0; r < ROWS; r++, q += 4) {
-                        sum[r] += q[0] * x[0] + q[1] * x[1] + q[2] * x[2] + q[3] * x[3];
-                    }
-                }
-                finish_tile(w[b].scale, xs[(size_t)token * blocks + b], sum, acc);
+                const uint8_t *tile = w + b * tile_bytes;
+                const size_t block = (size_t)token * blocks + b;
+                int32_t sum[ROWS];
+                tile_sums(tile + offsetof(struct col_tile_q8, q), xq + block * COL_BLOCK, sum, q4);
+                finish_tile((const void *)tile, xs[block], sum, acc);
             }
             __builtin_memcpy(y + (size_t)token * y_stride + (size_t)t * ROWS, acc, sizeof acc);
         }
     }
 }
 
+static void matmul_q8(const struct col_tile_q8 *w, uint32_t row_tiles, uint32_t blocks, const int8_t *xq,
+                      const float *xs, uint32_t n, float *y, uint32_t y_stride)
+{
+    integer_product(w, row_tiles, blocks, xq, xs, n, y, y_stride, false);
+}
+
 static void matmul_q4(const struct col_tile_q4 *w, uint32_t row_tiles, uint32_t blocks, const int8_t *xq,
                       const float *xs, uint32_t n, float *y, uint32_t y_stride)
 {
-    for (uint32_t t = 0; t < row_tiles; t++, w += blocks) {
-        for (uint32_t token = 0; token < n; token++) {
-            const int8_t *x = xq + (size_t)token * blocks * COL_BLOCK;
-            float acc[ROWS] = {0};
-            for (uint32_t b = 0; b < blocks; b++) {
-                int32_t sum[ROWS] = {0};
-                for (uint32_t p = 0; p < 4; p++, x += 8) {
-                    const uint8_t *q = w[b].q[p];
-                    for (uint32_t r = 0; r < ROWS; r++, q += 4) {
-                        for (uint32_t c = 0; c < 4; c++) {
-                            sum[r] += ((int32_t)(q[c] & 15u) - 8) * x[c] + ((int32_t)(q[c] >> 4) - 8) * x[4 + c];
-                        }
-                    }
-                }
-                finish_tile(w[b].scale, xs[(size_t)token * blocks + b], sum, acc);
+    integer_product(w, row_tiles, blocks, xq, xs, n, y, y_stride, true);
+}
+
+/* Number i at p: a binary16 when `half`, else a float. */
+INLINE float load(const void *p, size_t i, const bool half)
+{
+    return half ? col_half_to_float(((const uint16_t *)p)[i]) : ((const float *)p)[i];
+}
+
+/* One tile of rows times one token, or two, which share the loads of the weights. */
+SHARED void float_strip(const void *w, uint32_t cols, const float *x, uint32_t x_stride, float *y, uint32_t y_stride,
+                        const uint32_t tokens, const bool half)
+{
+    float acc[2][ROWS] = {{0}};
+    for (uint32_t c = 0; c < cols; c++) {
+        UNROLL for (uint32_t r = 0; r < ROWS; r++) {
+            const float weight = load(w, (size_t)c * ROWS + r, half);
+            UNROLL for (uint32_t t = 0; t < tokens; t++) {
+                acc[t][r] = acc[t][r] + weight * x[(size_t)t * x_stride + c];
             }
-            __builtin_memcpy(y + (size_t)token * y_stride + (size_t)t * ROWS, acc, sizeof acc);
+        }
+    }
+    for (uint32_t t = 0; t < tokens; t++) {
+        __builtin_memcpy(y + (size_t)t * y_stride, acc[t], sizeof acc[t]);
+    }
+}
+
+SHARED void float_product(const void *w, uint32_t row_tiles, uint32_t cols, const float *x, uint32_t x_stride,
+                          uint32_t n, float *y, uint32_t y_stride, const bool half)
+{
+    for (uint32_t t = 0; t < row_tiles; t++) {
+        const size_t first = (size_t)t * cols * ROWS;
+        const void *tile = half ? (const void *)((const uint16_t *)w + first) : (const float *)w + first;
+        float *rows = y + (size_t)t * ROWS;
+        uint32_t token = 0;
+        for (; n - token >= 2; token += 2) {
+            float_strip(tile, cols, x + (size_t)token * x_stride, x_stride, rows + (size_t)token * y_stride, y_stride,
+                        2, half);
+        }
+        if (token < n) {
+            float_strip(tile, cols, x + (size_t)token * x_stride, 0, rows + (size_t)token * y_stride, 0, 1, half);
         }
     }
 }
@@ -92,102 +152,62 @@ static void matmul_q4(const struct col_tile_q4 *w, uint32_t row_tiles, uint32_t 
 static void matmul_f16(const uint16_t *w, uint32_t row_tiles, uint32_t cols, const float *x, uint32_t x_stride,
                        uint32_t n, float *y, uint32_t y_stride)
 {
-    for (uint32_t t = 0; t < row_tiles; t++, w += (size_t)cols * ROWS) {
-        uint32_t token = 0;
-        for (; token + 2 <= n; token += 2) { /* two tokens share the widening of the weights */
-            const float *x0 = x + (size_t)token * x_stride;
-            const float *x1 = x0 + x_stride;
-            float acc0[ROWS] = {0};
-            float acc1[ROWS] = {0};
-            for (uint32_t c = 0; c < cols; c++) {
-                UNROLL for (uint32_t r = 0; r < ROWS; r++) {
-                    float weight = col_half_to_float(w[(size_t)c * ROWS + r]);
-                    acc0[r] = acc0[r] + weight * x0[c];
-                    acc1[r] = acc1[r] + weight * x1[c];
-                }
-            }
-            __builtin_memcpy(y + (size_t)token * y_stride + (size_t)t * ROWS, acc0, sizeof acc0);
-            __builtin_memcpy(y + (size_t)(token + 1) * y_stride + (size_t)t * ROWS, acc1, sizeof acc1);
-        }
-        for (; token < n; token++) {
-            const float *x0 = x + (size_t)token * x_stride;
-            float acc[ROWS] = {0};
-            for (uint32_t c = 0; c < cols; c++) {
-                UNROLL for (uint32_t r = 0; r < ROWS; r++) {
-                    acc[r] = acc[r] + col_half_to_float(w[(size_t)c * ROWS + r]) * x0[c];
-                }
-            }
-            __builtin_memcpy(y + (size_t)token * y_stride + (size_t)t * ROWS, acc, sizeof acc);
-        }
-    }
+    float_product(w, row_tiles, cols, x, x_stride, n, y, y_stride, true);
 }
 
 static void matmul_f32(const float *w, uint32_t row_tiles, uint32_t cols, const float *x, uint32_t x_stride,
                        uint32_t n, float *y, uint32_t y_stride)
 {
-    for (uint32_t t = 0; t < row_tiles; t++, w += (size_t)cols * ROWS) {
-        for (uint32_t token = 0; token < n; token++) {
-            const float *x0 = x + (size_t)token * x_stride;
-            float acc[ROWS] = {0};
-            for (uint32_t c = 0; c < cols; c++) {
-                UNROLL for (uint32_t r = 0; r < ROWS; r++) {
-                    acc[r] = acc[r] + w[(size_t)c * ROWS + r] * x0[c];
-                }
-            }
-            __builtin_memcpy(y + (size_t)token * y_stride + (size_t)t * ROWS, acc, sizeof acc);
+    float_product(w, row_tiles, cols, x, x_stride, n, y, y_stride, false);
+}
+
+SHARED float dot(const float *a, const void *b, uint32_t n, const bool half)
+{
+    float s[LANES] = {0};
+    uint32_t i = 0;
+    for (; n - i >= LANES; i += LANES) {
+        for (uint32_t j = 0; j < LANES; j++) {
+            s[j] = s[j] + a[i + j] * load(b, i + j, half);
         }
     }
+    for (uint32_t j = 0; i + j < n; j++) {
+        s[j] = s[j] + a[i + j] * load(b, i + j, half);
+    }
+    return col_tree(s);
 }
 
 static float dot_f32(const float *a, const float *b, uint32_t n)
 {
-    float s[LANES] = {0};
-    uint32_t i = 0;
-    for (; n - i >= LANES; i += LANES) {
-        for (uint32_t j = 0; j < LANES; j++) {
-            s[j] = s[j] + a[i + j] * b[i + j];
-        }
-    }
-    for (uint32_t j = 0; i + j < n; j++) {
-        s[j] = s[j] + a[i + j] * b[i + j];
-    }
-    return col_tree(s);
+    return dot(a, b, n, false);
 }
 
 static float dot_f16(const float *a, const uint16_t *b, uint32_t n)
 {
-    float s[LANES] = {0};
-    uint32_t i = 0;
-    for (; n - i >= LANES; i += LANES) {
-        for (uint32_t j = 0; j < LANES; j++) {
-            s[j] = s[j] + a[i + j] * col_half_to_float(b[i + j]);
-        }
+    return dot(a, b, n, true);
+}
+
+SHARED void axpy(float p, const void *x, float *y, uint32_t n, const bool half)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        y[i] = y[i] + p * load(x, i, half);
     }
-    for (uint32_t j = 0; i + j < n; j++) {
-        s[j] = s[j] + a[i + j] * col_half_to_float(b[i + j]);
-    }
-    return col_tree(s);
 }
 
 static void axpy_f32(float p, const float *x, float *y, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        y[i] = y[i] + p * x[i];
-    }
+    axpy(p, x, y, n, false);
 }
 
 static void axpy_f16(float p, const uint16_t *x, float *y, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        y[i] = y[i] + p * col_half_to_float(x[i]);
-    }
+    axpy(p, x, y, n, true);
 }
 
 static float exp_sum(float *x, uint32_t n, float max)
 {
     float s[LANES] = {0};
     for (uint32_t i = 0; i < n; i++) {
-        x[i] = col_exp(x[i] - max);
+        x[i] = EXP(x[i] - max);
         s[i % LANES] = s[i % LANES] + x[i];
     }
     return col_tree(s);
@@ -196,7 +216,7 @@ static float exp_sum(float *x, uint32_t n, float max)
 static void swiglu(const float *g, const float *u, float *y, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
-        y[i] = (g[i] / (1.0f + col_exp(-g[i]))) * u[i];
+        y[i] = (g[i] / (1.0f + EXP(-g[i]))) * u[i];
     }
 }
 
