@@ -17,45 +17,72 @@
 #define GAP 3u /* unused floats between two tokens' rows: nobody may write there */
 #define MAX_Y (MAX_TOKENS * (MAX_TILES * ROWS + GAP) + ROWS)
 
-/* All of the self-test's data: it lies in the caller's scratch. */
+enum operation {
+    QUANTIZE, MATMUL_Q8, MATMUL_Q4, MATMUL_F32, MATMUL_F16, DOT_F32, DOT_F16, AXPY_F32, AXPY_F16, EXP_SUM, NARROW_F16,
+    SWIGLU, SWIGLU_INTO_G, SWIGLU_INTO_U, OPERATIONS
+};
+
+static const char names[OPERATIONS][12] = {
+    "quantize", "matmul_q8", "matmul_q4", "matmul_f32", "matmul_f16", "dot_f32", "dot_f16", "axpy_f32", "axpy_f16",
+    "exp_sum", "narrow_f16", "swiglu", "swiglu", "swiglu",
+};
+
+/* What a kernel writes, and more, so that a stray write shows. */
+struct outputs {
+    float y[MAX_Y + MAX_VECTOR];
+    uint16_t half[MAX_VECTOR + 1];
+    bool finite;
+};
+
+/* All of the self-test's data: it lies in the caller's scratch. What is small comes first, where instructions reach it. */
 struct selftest {
+    /* The arguments of the next operation. */
+    uint32_t tiles;  /* of rows */
+    uint32_t depth;  /* of a product: blocks or columns */
+    uint32_t n;      /* of a product: tokens; else numbers, or blocks to quantise */
+    uint32_t x_stride, y_stride;
+    float p; /* factor of axpy, largest value of exp_sum */
+    uint32_t random;
+    const struct col_kernels *kernels;
+    struct colibri_selftest_report *report;
+    int8_t xq[MAX_TOKENS * MAX_BLOCKS * COL_BLOCK];
+    float xs[MAX_TOKENS * MAX_BLOCKS];
+    float x[MAX_TOKENS * (MAX_COLS + GAP) + MAX_VECTOR];
+    float u[MAX_VECTOR + 1];
+    uint16_t half[MAX_VECTOR + 1];
     union {
         _Alignas(16) struct col_tile_q8 q8[MAX_TILES * MAX_BLOCKS];
         struct col_tile_q4 q4[MAX_TILES * MAX_BLOCKS];
         uint16_t f16[MAX_TILES * MAX_COLS * ROWS];
         float f32[MAX_TILES * MAX_COLS * ROWS];
+        uint8_t bytes[1];
     } w;
-    float x[MAX_TOKENS * (MAX_COLS + GAP) + MAX_VECTOR];
-    float u[MAX_VECTOR + 1];
-    uint16_t half[MAX_VECTOR + 1];
-    int8_t xq[MAX_TOKENS * MAX_BLOCKS * COL_BLOCK];
-    float xs[MAX_TOKENS * MAX_BLOCKS];
-    float expected[MAX_Y + MAX_VECTOR]; /* written by the scalar kernels */
-    float got[MAX_Y + MAX_VECTOR];      /* written by the kernels under test */
-    uint32_t random;
-    const struct col_kernels *kernels;
-    struct colibri_selftest_report *report;
+    struct outputs expected; /* written by the scalar kernels, or known */
+    struct outputs got;      /* written by the kernels under test */
 };
 _Static_assert(sizeof(struct selftest) <= COLIBRI_SELFTEST_BYTES, "COLIBRI_SELFTEST_BYTES is too small");
 
-static void copy_text(char *to, size_t capacity, const char *from)
+/* Appends to a report's text, which is filled with zeros and keeps the last of them. */
+static void append(char *to, size_t capacity, const char *from)
 {
-    size_t i = 0;
-    for (; i + 1 < capacity && from[i] != '\0'; i++) {
-        to[i] = from[i];
+    size_t at = 0;
+    for (size_t i = 0; at + 1 < capacity && from[i] != '\0'; at++) {
+        if (to[at] == '\0') {
+            to[at] = from[i++];
+        }
     }
-    to[i] = '\0';
 }
 
-static void verdict(struct selftest *t, const char *operation, uint32_t size, bool right)
+static void verdict(struct selftest *t, enum operation operation, const char *how, bool right)
 {
-    t->report->cases++;
-    if (!right) {
-        if (t->report->failures == 0) {
-            copy_text(t->report->failed, sizeof t->report->failed, operation);
-            t->report->failed_size = size;
-        }
-        t->report->failures++;
+    struct colibri_selftest_report *report = t->report;
+    report->cases++;
+    if (!right && report->failures++ == 0) {
+        append(report->failed, sizeof report->failed, names[operation]);
+        append(report->failed, sizeof report->failed, how);
+        const bool integer = operation == QUANTIZE || operation == MATMUL_Q8 || operation == MATMUL_Q4;
+        const uint32_t size = operation >= MATMUL_Q8 && operation <= MATMUL_F16 ? t->depth : t->n;
+        report->failed_size = integer ? size * COL_BLOCK : size;
     }
 }
 
@@ -118,17 +145,42 @@ static void fill_halves(struct selftest *t, uint16_t *h, uint32_t n)
     }
 }
 
-static void fill_bytes(struct selftest *t, void *bytes, size_t n)
+/* One of the integer tiles in t->w: the scales of its rows, and behind them its integers. */
+static uint8_t *tile(struct selftest *t, enum operation operation, uint32_t i)
 {
-    uint8_t *p = bytes;
-    for (size_t i = 0; i < n; i++) {
-        p[i] = (uint8_t)(next(t) >> 11);
+    return t->w.bytes + i * (operation == MATMUL_Q8 ? sizeof(struct col_tile_q8) : sizeof(struct col_tile_q4));
+}
+#define TILE_Q offsetof(struct col_tile_q8, q)
+_Static_assert(TILE_Q == offsetof(struct col_tile_q4, q) && TILE_Q == ROWS * sizeof(uint16_t),
+               "both tiles are the scales and behind them the integers");
+
+/* Any integers, the lowest one in each tile, and any scales. */
+static void fill_tiles(struct selftest *t, enum operation operation)
+{
+    const uint8_t *end = tile(t, operation, t->tiles * t->depth);
+    for (uint8_t *p = t->w.bytes; p < end; p++) {
+        *p = (uint8_t)(next(t) >> 11);
+    }
+    for (uint32_t i = 0; i < t->tiles * t->depth; i++) {
+        uint8_t *one = tile(t, operation, i);
+        fill_halves(t, (void *)one, ROWS);
+        one[TILE_Q + next(t) % (4u * COL_BLOCK)] = 0x80;
+    }
+}
+
+/* The same byte everywhere and scales of 1. */
+static void set_tiles(struct selftest *t, enum operation operation, uint8_t byte)
+{
+    __builtin_memset(t->w.bytes, byte, sizeof t->w);
+    for (uint32_t i = 0; i < t->tiles * t->depth * ROWS; i++) {
+        ((uint16_t *)(void *)tile(t, operation, i / ROWS))[i % ROWS] = 0x3c00;
     }
 }
 
 /* Activations as quantize leaves them, never -128, the extremes often; scales never negative. */
-static void fill_activations(struct selftest *t, uint32_t blocks, enum flavour flavour)
+static void fill_activations(struct selftest *t, enum flavour flavour)
 {
+    const uint32_t blocks = t->n * t->depth;
     for (uint32_t i = 0; i < blocks * COL_BLOCK; i++) {
         uint32_t r = next(t);
         int32_t v = (int32_t)(r >> 8 & 0xffu) - 128;
@@ -146,176 +198,158 @@ static void fill_activations(struct selftest *t, uint32_t blocks, enum flavour f
 static void prepare_outputs(struct selftest *t)
 {
     for (uint32_t i = 0; i < MAX_Y + MAX_VECTOR; i++) {
-        t->expected[i] = t->got[i] = col_bits_float(0x4a000000u + i);
+        t->expected.y[i] = col_bits_float(0x4a000000u + i);
+    }
+    for (uint32_t i = 0; i <= MAX_VECTOR; i++) {
+        t->expected.half[i] = (uint16_t)i;
+    }
+    __builtin_memcpy(&t->got, &t->expected, sizeof t->got);
+}
+
+static bool same_outputs(const struct selftest *t)
+{
+    return __builtin_memcmp(&t->expected, &t->got, sizeof t->got) == 0;
+}
+
+static void run(const struct selftest *t, const struct col_kernels *k, enum operation operation, struct outputs *out)
+{
+    float *y = out->y;
+    const uint32_t n = t->n;
+    switch (operation) {
+    case QUANTIZE: /* scales first */
+        out->finite = k->quantize(t->x, n, (int8_t *)(y + n), y);
+        break;
+    case MATMUL_Q8:
+        k->matmul_q8(t->w.q8, t->tiles, t->depth, t->xq, t->xs, n, y, t->y_stride);
+        break;
+    case MATMUL_Q4:
+        k->matmul_q4(t->w.q4, t->tiles, t->depth, t->xq, t->xs, n, y, t->y_stride);
+        break;
+    case MATMUL_F32:
+        k->matmul_f32(t->w.f32, t->tiles, t->depth, t->x, t->x_stride, n, y, t->y_stride);
+        break;
+    case MATMUL_F16:
+        k->matmul_f16(t->w.f16, t->tiles, t->depth, t->x, t->x_stride, n, y, t->y_stride);
+        break;
+    case DOT_F32:
+        y[0] = k->dot_f32(t->x, t->u, n);
+        break;
+    case DOT_F16:
+        y[0] = k->dot_f16(t->x, t->half, n);
+        break;
+    case AXPY_F32:
+        k->axpy_f32(t->p, t->x, y, n);
+        break;
+    case AXPY_F16:
+        k->axpy_f16(t->p, t->half, y, n);
+        break;
+    case EXP_SUM:
+        __builtin_memcpy(y + 1, t->x, n * sizeof(float));
+        y[0] = k->exp_sum(y + 1, n, t->p);
+        break;
+    case NARROW_F16:
+        k->narrow_f16(t->x, out->half, n);
+        break;
+    case SWIGLU_INTO_G: /* y may be g, and y may be u */
+        __builtin_memcpy(y, t->x, n * sizeof(float));
+        k->swiglu(y, t->u, y, n);
+        break;
+    case SWIGLU_INTO_U:
+        __builtin_memcpy(y, t->u, n * sizeof(float));
+        k->swiglu(t->x, y, y, n);
+        break;
+    default:
+        k->swiglu(t->x, t->u, y, n);
+        break;
     }
 }
 
-static void compare_outputs(struct selftest *t, const char *operation, uint32_t size)
+static void compare(struct selftest *t, enum operation operation)
 {
-    uint32_t different = 0;
-    for (uint32_t i = 0; i < MAX_Y + MAX_VECTOR; i++) {
-        different |= col_float_bits(t->expected[i]) ^ col_float_bits(t->got[i]);
-    }
-    verdict(t, operation, size, different == 0);
+    prepare_outputs(t);
+    run(t, &col_kernels_scalar, operation < SWIGLU ? operation : SWIGLU, &t->expected);
+    run(t, t->kernels, operation, &t->got);
+    verdict(t, operation, operation < SWIGLU_INTO_G ? "" : operation == SWIGLU_INTO_G ? " into g" : " into u",
+            same_outputs(t));
 }
 
-static void quantised_products(struct selftest *t, uint32_t tiles, uint32_t blocks, uint32_t n, enum flavour flavour)
+static void products(struct selftest *t, uint32_t blocks, uint32_t cols, enum flavour flavour)
 {
-    uint32_t stride = tiles * ROWS + GAP;
-    fill_activations(t, n * blocks, flavour);
-
-    prepare_outputs(t);
-    fill_bytes(t, t->w.q8, sizeof(struct col_tile_q8) * tiles * blocks);
-    for (uint32_t i = 0; i < tiles * blocks; i++) {
-        fill_halves(t, t->w.q8[i].scale, ROWS);
-        t->w.q8[i].q[i % 8u][next(t) % COL_BLOCK] = -128;
+    t->y_stride = t->tiles * ROWS + GAP;
+    t->depth = blocks;
+    fill_activations(t, flavour);
+    for (enum operation operation = MATMUL_Q8; operation <= MATMUL_Q4; operation++) {
+        fill_tiles(t, operation);
+        compare(t, operation);
     }
-    col_kernels_scalar.matmul_q8(t->w.q8, tiles, blocks, t->xq, t->xs, n, t->expected, stride);
-    t->kernels->matmul_q8(t->w.q8, tiles, blocks, t->xq, t->xs, n, t->got, stride);
-    compare_outputs(t, "matmul_q8", blocks * COL_BLOCK);
-
-    prepare_outputs(t);
-    fill_bytes(t, t->w.q4, sizeof(struct col_tile_q4) * tiles * blocks);
-    for (uint32_t i = 0; i < tiles * blocks; i++) {
-        fill_halves(t, t->w.q4[i].scale, ROWS);
-    }
-    col_kernels_scalar.matmul_q4(t->w.q4, tiles, blocks, t->xq, t->xs, n, t->expected, stride);
-    t->kernels->matmul_q4(t->w.q4, tiles, blocks, t->xq, t->xs, n, t->got, stride);
-    compare_outputs(t, "matmul_q4", blocks * COL_BLOCK);
+    t->depth = cols;
+    t->x_stride = cols + (t->n & 1u) * GAP;
+    fill_floats(t, t->x, t->n * t->x_stride, flavour);
+    fill_floats(t, t->w.f32, t->tiles * cols * ROWS, flavour == TINY ? ORDINARY : flavour);
+    compare(t, MATMUL_F32);
+    fill_halves(t, t->w.f16, t->tiles * cols * ROWS);
+    compare(t, MATMUL_F16);
 }
 
 /* The largest sums there are: every product of a block at its extreme, with one sign or alternating. */
-static void extreme_products(struct selftest *t, int8_t weight, int8_t x, uint32_t n)
+static void extreme_products(struct selftest *t, int8_t weight, int8_t x)
 {
-    __builtin_memset(&t->w, 0, sizeof t->w);
-    for (uint32_t i = 0; i < 2; i++) {
-        __builtin_memset(t->w.q8[i].q, (uint8_t)weight, sizeof t->w.q8[i].q);
-        for (uint32_t r = 0; r < ROWS; r++) {
-            t->w.q8[i].scale[r] = 0x3c00; /* 1 */
-        }
-    }
-    __builtin_memset(t->xq, (uint8_t)x, (size_t)n * COL_BLOCK);
-    for (uint32_t i = 0; i < n; i++) {
+    t->tiles = 2;
+    t->depth = 1;
+    t->y_stride = 2 * ROWS;
+    __builtin_memset(t->xq, (uint8_t)x, (size_t)t->n * COL_BLOCK);
+    for (uint32_t i = 0; i < t->n; i++) {
         t->xs[i] = 1.0f;
     }
-    prepare_outputs(t);
-    t->kernels->matmul_q8(t->w.q8, 2, 1, t->xq, t->xs, n, t->got, 2 * ROWS);
-    for (uint32_t i = 0; i < n * 2 * ROWS; i++) {
-        t->expected[i] = (float)(weight * x * (int32_t)COL_BLOCK);
-    }
-    compare_outputs(t, "matmul_q8 extreme", COL_BLOCK);
-
-    for (uint32_t i = 0; i < 2; i++) {
-        __builtin_memset(t->w.q4[i].q, weight < 0 ? 0x00 : 0xff, sizeof t->w.q4[i].q);
-        for (uint32_t r = 0; r < ROWS; r++) {
-            t->w.q4[i].scale[r] = 0x3c00;
+    for (enum operation operation = MATMUL_Q8; operation <= MATMUL_Q4; operation++) {
+        const bool q8 = operation == MATMUL_Q8;
+        const int32_t value = q8 ? weight : weight < 0 ? -8 : 7;
+        set_tiles(t, operation, (uint8_t)(q8 ? weight : weight < 0 ? 0x00 : 0xff));
+        prepare_outputs(t);
+        run(t, t->kernels, operation, &t->got);
+        for (uint32_t i = 0; i < t->n * 2 * ROWS; i++) {
+            t->expected.y[i] = (float)(value * x * (int32_t)COL_BLOCK);
         }
+        verdict(t, operation, " extreme", same_outputs(t));
     }
-    prepare_outputs(t);
-    t->kernels->matmul_q4(t->w.q4, 2, 1, t->xq, t->xs, n, t->got, 2 * ROWS);
-    for (uint32_t i = 0; i < n * 2 * ROWS; i++) {
-        t->expected[i] = (float)((weight < 0 ? -8 : 7) * x * (int32_t)COL_BLOCK);
-    }
-    compare_outputs(t, "matmul_q4 extreme", COL_BLOCK);
-}
-
-static void float_products(struct selftest *t, uint32_t tiles, uint32_t cols, uint32_t n, enum flavour flavour)
-{
-    uint32_t stride = tiles * ROWS + GAP;
-    uint32_t x_stride = cols + (n & 1u) * GAP;
-    fill_floats(t, t->x, n * x_stride, flavour);
-
-    prepare_outputs(t);
-    fill_floats(t, t->w.f32, tiles * cols * ROWS, flavour == TINY ? ORDINARY : flavour);
-    col_kernels_scalar.matmul_f32(t->w.f32, tiles, cols, t->x, x_stride, n, t->expected, stride);
-    t->kernels->matmul_f32(t->w.f32, tiles, cols, t->x, x_stride, n, t->got, stride);
-    compare_outputs(t, "matmul_f32", cols);
-
-    prepare_outputs(t);
-    fill_halves(t, t->w.f16, tiles * cols * ROWS);
-    col_kernels_scalar.matmul_f16(t->w.f16, tiles, cols, t->x, x_stride, n, t->expected, stride);
-    t->kernels->matmul_f16(t->w.f16, tiles, cols, t->x, x_stride, n, t->got, stride);
-    compare_outputs(t, "matmul_f16", cols);
 }
 
 static void quantisation(struct selftest *t, uint32_t blocks, enum flavour flavour)
 {
     uint32_t n = blocks * COL_BLOCK;
+    t->n = blocks;
     fill_floats(t, t->x, n, flavour);
     if (flavour == SPECIAL) {
         t->x[n - 1] = -127.0f; /* the inverse is 1: halves are ties */
     }
-    prepare_outputs(t);
-    /* Both quantise into the heads of the two output buffers, scales first. */
-    bool expected = col_kernels_scalar.quantize(t->x, blocks, (int8_t *)(t->expected + blocks), t->expected);
-    bool got = t->kernels->quantize(t->x, blocks, (int8_t *)(t->got + blocks), t->got);
-    compare_outputs(t, "quantize", n);
-    verdict(t, "quantize finite", n, expected && got);
+    compare(t, QUANTIZE);
+    verdict(t, QUANTIZE, " finite", t->got.finite);
     static const uint32_t not_finite[3] = {0x7f800000u, 0xff800000u, 0xffc00001u};
     t->x[next(t) % n] = col_bits_float(not_finite[next(t) % 3u]);
-    verdict(t, "quantize non-finite", n, !t->kernels->quantize(t->x, blocks, t->xq, t->xs));
+    run(t, t->kernels, QUANTIZE, &t->got);
+    verdict(t, QUANTIZE, " non-finite", !t->got.finite);
 }
 
-static void reductions(struct selftest *t, uint32_t n, enum flavour flavour)
+/* Everything on vectors of n numbers. */
+static void vectors(struct selftest *t, uint32_t n, enum flavour flavour)
 {
+    t->n = n;
+    t->p = any_float(t, flavour == TINY ? ORDINARY : flavour);
     fill_floats(t, t->x, n, flavour);
     fill_floats(t, t->u, n, flavour == TINY ? ORDINARY : flavour);
     fill_halves(t, t->half, n);
-    prepare_outputs(t);
-    t->expected[0] = col_kernels_scalar.dot_f32(t->x, t->u, n);
-    t->got[0] = t->kernels->dot_f32(t->x, t->u, n);
-    compare_outputs(t, "dot_f32", n);
-    t->expected[0] = col_kernels_scalar.dot_f16(t->x, t->half, n);
-    t->got[0] = t->kernels->dot_f16(t->x, t->half, n);
-    compare_outputs(t, "dot_f16", n);
-
-    /* Exponentials of -121 .. 135 around the largest value, so that some vanish and some are clamped. */
-    for (uint32_t i = 0; i < n; i++) {
-        float x = (float)(next(t) >> 8) * 0x1p-16f - 121.0f;
-        t->expected[1 + i] = t->got[1 + i] = flavour == ORDINARY ? x : t->x[i];
+    for (enum operation operation = DOT_F32; operation < OPERATIONS; operation++) {
+        if (operation != EXP_SUM) {
+            compare(t, operation);
+        }
     }
-    t->expected[0] = col_kernels_scalar.exp_sum(t->expected + 1, n, flavour == HUGE ? 0.0f : 1.25f);
-    t->got[0] = t->kernels->exp_sum(t->got + 1, n, flavour == HUGE ? 0.0f : 1.25f);
-    compare_outputs(t, "exp_sum", n);
-}
-
-static void elementwise(struct selftest *t, uint32_t n, enum flavour flavour)
-{
-    float p = any_float(t, flavour == TINY ? ORDINARY : flavour);
-    fill_floats(t, t->x, n, flavour);
-    fill_floats(t, t->u, n, flavour == TINY ? ORDINARY : flavour);
-    fill_halves(t, t->half, n);
-    prepare_outputs(t);
-    col_kernels_scalar.axpy_f32(p, t->x, t->expected, n);
-    t->kernels->axpy_f32(p, t->x, t->got, n);
-    compare_outputs(t, "axpy_f32", n);
-    col_kernels_scalar.axpy_f16(p, t->half, t->expected, n);
-    t->kernels->axpy_f16(p, t->half, t->got, n);
-    compare_outputs(t, "axpy_f16", n);
-
-    prepare_outputs(t);
-    col_kernels_scalar.swiglu(t->x, t->u, t->expected, n);
-    t->kernels->swiglu(t->x, t->u, t->got, n);
-    compare_outputs(t, "swiglu", n);
-    __builtin_memcpy(t->got, t->x, n * sizeof(float)); /* y may be g, and y may be u */
-    t->kernels->swiglu(t->got, t->u, t->got, n);
-    compare_outputs(t, "swiglu into g", n);
-    __builtin_memcpy(t->got, t->u, n * sizeof(float));
-    t->kernels->swiglu(t->x, t->got, t->got, n);
-    compare_outputs(t, "swiglu into u", n);
-
-    uint16_t *expected = t->w.f16;
-    uint16_t *got = t->w.f16 + MAX_VECTOR + 1;
-    for (uint32_t i = 0; i <= MAX_VECTOR; i++) {
-        expected[i] = got[i] = (uint16_t)i;
+    if (flavour == ORDINARY) { /* -121 .. 135 around the largest value: some exponentials vanish, some are clamped */
+        for (uint32_t i = 0; i < n; i++) {
+            t->x[i] = (float)(next(t) >> 8) * 0x1p-16f - 121.0f;
+        }
     }
-    col_kernels_scalar.narrow_f16(t->x, expected, n);
-    t->kernels->narrow_f16(t->x, got, n);
-    uint32_t different = 0;
-    for (uint32_t i = 0; i <= MAX_VECTOR; i++) {
-        different |= (uint32_t)(expected[i] ^ got[i]);
-    }
-    verdict(t, "narrow_f16", n, different == 0);
+    t->p = flavour == HUGE ? 0.0f : 1.25f;
+    compare(t, EXP_SUM);
 }
 
 /* ------------------------------------------------------------------------------------------------------ witnesses
@@ -330,117 +364,112 @@ static void elementwise(struct selftest *t, uint32_t n, enum flavour flavour)
 
 #define WITNESS_N 17u /* two full vectors and a tail */
 
-static bool is_zero(const float *y, uint32_t n, uint32_t step)
+/* Is each of the n numbers +0, as separate roundings leave them? */
+static void expect_zeros(struct selftest *t, enum operation operation, uint32_t n)
 {
     uint32_t bits = 0;
-    for (uint32_t i = 0; i < n; i += step) {
-        bits |= col_float_bits(y[i]);
+    run(t, t->kernels, operation, &t->got);
+    for (uint32_t i = 0; i < n; i++) {
+        bits |= col_float_bits(t->got.y[i]);
     }
-    return bits == 0;
+    verdict(t, operation, " fused", bits == 0);
+}
+
+static void set_floats(float *x, uint32_t n, float value)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        x[i] = value;
+    }
+}
+
+static void set_halves(uint16_t *x, uint32_t n, uint16_t value)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        x[i] = value;
+    }
 }
 
 /* A fused multiply-add in the vectors' operations. */
 static void vector_witnesses(struct selftest *t)
 {
-    float *y = t->got;
-    for (uint32_t i = 0; i < WITNESS_N; i++) {
-        t->x[i] = ONE_E;
-        y[i] = MINUS_SQUARE;
-        t->half[i] = HALF_FACTOR;
-    }
-    t->kernels->axpy_f32(ONE_E, t->x, y, WITNESS_N);
-    verdict(t, "axpy_f32 fused", WITNESS_N, is_zero(y, WITNESS_N, 1));
-    for (uint32_t i = 0; i < WITNESS_N; i++) {
-        y[i] = MINUS_HALF_PRODUCT;
-    }
-    t->kernels->axpy_f16(HALF_OTHER, t->half, y, WITNESS_N);
-    verdict(t, "axpy_f16 fused", WITNESS_N, is_zero(y, WITNESS_N, 1));
+    t->n = WITNESS_N;
+    t->p = ONE_E;
+    set_floats(t->x, WITNESS_N, ONE_E);
+    set_floats(t->got.y, WITNESS_N, MINUS_SQUARE);
+    expect_zeros(t, AXPY_F32, WITNESS_N);
+    t->p = HALF_OTHER;
+    set_halves(t->half, WITNESS_N, HALF_FACTOR);
+    set_floats(t->got.y, WITNESS_N, MINUS_HALF_PRODUCT);
+    expect_zeros(t, AXPY_F16, WITNESS_N);
 
     /* Lane j of the dot products takes -(product) * 1 first and the product second. */
-    for (uint32_t n = 9; n <= 16; n += 7) { /* the second in the tail, then in a vector */
-        for (uint32_t i = 0; i < 16; i++) {
-            t->x[i] = i < n - 8 ? MINUS_SQUARE : i < 8 ? 0.0f : ONE_E;
-            t->u[i] = i < 8 ? 1.0f : ONE_E;
-        }
-        float sum = t->kernels->dot_f32(t->x, t->u, n);
-        verdict(t, "dot_f32 fused", n, is_zero(&sum, 1, 1));
-        for (uint32_t i = 0; i < 16; i++) {
-            t->x[i] = i < n - 8 ? MINUS_HALF_PRODUCT : i < 8 ? 0.0f : HALF_OTHER;
-            t->half[i] = i < 8 ? 0x3c00u : HALF_FACTOR;
-        }
-        sum = t->kernels->dot_f16(t->x, t->half, n);
-        verdict(t, "dot_f16 fused", n, is_zero(&sum, 1, 1));
+    for (t->n = 9; t->n <= 16; t->n += 7) { /* the second in the tail, then in a vector */
+        const uint32_t pairs = t->n - LANES;
+        set_floats(t->x, LANES, 0.0f);
+        set_floats(t->x, pairs, MINUS_SQUARE);
+        set_floats(t->x + LANES, pairs, ONE_E);
+        set_floats(t->u, LANES, 1.0f);
+        set_floats(t->u + LANES, pairs, ONE_E);
+        expect_zeros(t, DOT_F32, 1);
+        set_floats(t->x, pairs, MINUS_HALF_PRODUCT);
+        set_floats(t->x + LANES, pairs, HALF_OTHER);
+        set_halves(t->half, LANES, 0x3c00u);
+        set_halves(t->half + LANES, pairs, HALF_FACTOR);
+        expect_zeros(t, DOT_F16, 1);
     }
 }
 
-/* A fused multiply-add in the matrix products. */
+/* A fused multiply-add in the matrix products: two columns, or blocks, of which the second takes the first off. */
 static void matrix_witnesses(struct selftest *t)
 {
-    for (uint32_t tiles = 1; tiles <= MAX_TILES; tiles++) {
-        for (uint32_t n = 1; n <= MAX_TOKENS; n++) {
-            for (uint32_t i = 0; i < tiles * 2; i++) { /* columns: -(product), one factor */
-                for (uint32_t r = 0; r < ROWS; r++) {
-                    t->w.f32[i * ROWS + r] = i % 2u == 0 ? MINUS_SQUARE : ONE_E;
-                }
-            }
-            for (uint32_t i = 0; i < n; i++) {
-                t->x[2 * i] = 1.0f;
-                t->x[2 * i + 1] = ONE_E;
-            }
-            prepare_outputs(t);
-            t->kernels->matmul_f32(t->w.f32, tiles, 2, t->x, 2, n, t->got, tiles * ROWS);
-            verdict(t, "matmul_f32 fused", 2, is_zero(t->got, n * tiles * ROWS, 1));
+    const uint32_t outputs = t->tiles * ROWS * t->n;
+    t->depth = t->x_stride = 2;
+    t->y_stride = t->tiles * ROWS;
+    for (uint32_t i = 0; i < t->tiles * 2; i++) { /* columns: -(product), one factor */
+        set_floats(t->w.f32 + i * ROWS, ROWS, i % 2u == 0 ? MINUS_SQUARE : ONE_E);
+    }
+    for (uint32_t i = 0; i < t->n; i++) {
+        t->x[2 * i] = 1.0f;
+        t->x[2 * i + 1] = ONE_E;
+    }
+    expect_zeros(t, MATMUL_F32, outputs);
+    for (uint32_t i = 0; i < t->tiles * 2; i++) {
+        set_halves(t->w.f16 + i * ROWS, ROWS, i % 2u == 0 ? 0x3c00u : HALF_FACTOR);
+    }
+    for (uint32_t i = 0; i < t->n; i++) {
+        t->x[2 * i] = MINUS_HALF_PRODUCT;
+        t->x[2 * i + 1] = HALF_OTHER;
+    }
+    expect_zeros(t, MATMUL_F16, outputs);
 
-            for (uint32_t i = 0; i < tiles * 2 * ROWS; i++) {
-                t->w.f16[i] = i / ROWS % 2u == 0 ? 0x3c00u : HALF_FACTOR;
-            }
-            for (uint32_t i = 0; i < n; i++) {
-                t->x[2 * i] = MINUS_HALF_PRODUCT;
-                t->x[2 * i + 1] = HALF_OTHER;
-            }
-            prepare_outputs(t);
-            t->kernels->matmul_f16(t->w.f16, tiles, 2, t->x, 2, n, t->got, tiles * ROWS);
-            verdict(t, "matmul_f16 fused", 2, is_zero(t->got, n * tiles * ROWS, 1));
-
-            /* Block 0: 1 * -1 with scale 2^12 (1 + 2e); block 1: an integer sum of 2^12 (1 + e) = 4097 = 4 * 7 * 127
-             * + 7 * 77 + 2 * 1 with scale 1 + e. */
-            static const int8_t weights[6] = {7, 7, 7, 7, 7, 2};
-            static const int8_t factors[6] = {127, 127, 127, 127, 77, 1};
-            __builtin_memset(t->xq, 0, (size_t)n * 2 * COL_BLOCK);
-            for (uint32_t i = 0; i < n; i++) {
-                int8_t *x = t->xq + (size_t)i * 2 * COL_BLOCK;
-                x[0] = -1;
-                __builtin_memcpy(x + COL_BLOCK, factors, sizeof factors);
-                t->xs[2 * i] = 0x1.002p12f;
-                t->xs[2 * i + 1] = ONE_E;
-            }
-            __builtin_memset(&t->w, 0, sizeof t->w);
-            for (uint32_t i = 0; i < tiles * 2; i++) {
-                for (uint32_t r = 0; r < ROWS; r++) {
-                    t->w.q8[i].scale[r] = 0x3c00;
-                    for (uint32_t c = 0; c < 6; c++) {
-                        t->w.q8[i].q[c / 4u][4 * r + c % 4u] = i % 2u == 0 ? 1 : weights[c];
+    /* Block 0: 1 * -1 with scale 2^12 (1 + 2e); block 1: an integer sum of 2^12 (1 + e) = 4097 = 4 * 7 * 127
+     * + 7 * 77 + 2 * 1 with scale 1 + e. */
+    static const int8_t weights[6] = {7, 7, 7, 7, 7, 2};
+    static const int8_t factors[6] = {127, 127, 127, 127, 77, 1};
+    __builtin_memset(t->xq, 0, (size_t)t->n * 2 * COL_BLOCK);
+    for (uint32_t i = 0; i < t->n; i++) {
+        int8_t *x = t->xq + (size_t)i * 2 * COL_BLOCK;
+        x[0] = -1;
+        __builtin_memcpy(x + COL_BLOCK, factors, sizeof factors);
+        t->xs[2 * i] = 0x1.002p12f;
+        t->xs[2 * i + 1] = ONE_E;
+    }
+    for (enum operation operation = MATMUL_Q8; operation <= MATMUL_Q4; operation++) {
+        set_tiles(t, operation, 0);
+        for (uint32_t i = 0; i < t->tiles * 2; i++) {
+            for (uint32_t r = 0; r < ROWS; r++) {
+                uint8_t *q = tile(t, operation, i) + TILE_Q + 4 * r;
+                for (uint32_t c = 0; c < 6; c++) {
+                    const int32_t weight = i % 2u == 0 ? 1 : weights[c];
+                    if (operation == MATMUL_Q8) { /* columns 4-7 are the next group */
+                        q[c / 4u * COL_BLOCK + c % 4u] = (uint8_t)weight;
+                    } else { /* columns 0-3 lie in low nibbles, 4-7 in high ones */
+                        q[c % 4u] |= (uint8_t)((uint32_t)(weight + 8) << (c / 4u * 4u));
                     }
                 }
             }
-            prepare_outputs(t);
-            t->kernels->matmul_q8(t->w.q8, tiles, 2, t->xq, t->xs, n, t->got, tiles * ROWS);
-            verdict(t, "matmul_q8 fused", 2 * COL_BLOCK, is_zero(t->got, n * tiles * ROWS, 1));
-
-            __builtin_memset(&t->w, 0, sizeof t->w);
-            for (uint32_t i = 0; i < tiles * 2; i++) {
-                for (uint32_t r = 0; r < ROWS; r++) {
-                    t->w.q4[i].scale[r] = 0x3c00;
-                    for (uint32_t c = 0; c < 6; c++) { /* columns 0-3 in low nibbles, 4-7 in high ones */
-                        uint32_t nibble = (uint32_t)((i % 2u == 0 ? 1 : weights[c]) + 8);
-                        t->w.q4[i].q[0][4 * r + c % 4u] |= (uint8_t)(nibble << (c / 4u * 4u));
-                    }
-                }
-            }
-            prepare_outputs(t);
-            t->kernels->matmul_q4(t->w.q4, tiles, 2, t->xq, t->xs, n, t->got, tiles * ROWS);
-            verdict(t, "matmul_q4 fused", 2 * COL_BLOCK, is_zero(t->got, n * tiles * ROWS, 1));
         }
+        expect_zeros(t, operation, outputs);
     }
 }
 
@@ -456,16 +485,18 @@ static const uint32_t exp_witness[14][2] = {
 static void exp_witnesses(struct selftest *t)
 {
     uint32_t different = 0;
+    t->n = 14;
+    t->p = 0.0f;
     for (uint32_t start = 0; start < 14; start++) { /* each value in each place: vector and tail */
         for (uint32_t i = 0; i < 14; i++) {
             t->x[i] = col_bits_float(exp_witness[(start + i) % 14u][0]);
         }
-        (void)t->kernels->exp_sum(t->x, 14, 0.0f);
+        run(t, t->kernels, EXP_SUM, &t->got);
         for (uint32_t i = 0; i < 14; i++) {
-            different |= col_float_bits(t->x[i]) ^ exp_witness[(start + i) % 14u][1];
+            different |= col_float_bits(t->got.y[1 + i]) ^ exp_witness[(start + i) % 14u][1];
         }
     }
-    verdict(t, "exp fused", 14, different == 0);
+    verdict(t, EXP_SUM, " fused", different == 0);
 }
 
 /* Quantising in separate operations: the block's largest value, another value whose product with the inverse rounds to
@@ -482,26 +513,25 @@ static const struct {
 
 static void quantize_witnesses(struct selftest *t)
 {
+    t->n = 1;
     for (uint32_t i = 0; i < 4; i++) {
         bool right = true;
+        const int8_t *q = (const int8_t *)(t->got.y + 1);
         for (uint32_t at = 0; at < COL_BLOCK; at++) {
-            for (uint32_t j = 0; j < COL_BLOCK; j++) {
-                t->x[j] = col_bits_float(quantize_witness[i].value);
-            }
+            set_floats(t->x, COL_BLOCK, col_bits_float(quantize_witness[i].value));
             t->x[at] = col_bits_float(quantize_witness[i].largest);
-            right &= t->kernels->quantize(t->x, 1, t->xq, t->xs);
+            run(t, t->kernels, QUANTIZE, &t->got);
             for (uint32_t j = 0; j < COL_BLOCK; j++) {
-                right &= t->xq[j] == (j == at ? 127 : quantize_witness[i].expected);
+                right &= t->got.finite && q[j] == (j == at ? 127 : quantize_witness[i].expected);
             }
         }
-        verdict(t, "quantize fused", COL_BLOCK, right);
+        verdict(t, QUANTIZE, " fused", right);
     }
 }
 
 /* Denormals that must survive, and rounding to nearest even: results a processor in another mode would not give. */
 static void mode_witnesses(struct selftest *t)
 {
-    float *y = t->got;
     static const uint32_t sums[4][3] = {
         /* y, x, y + 1 * x */
         {0x00000000u, 0x00000001u, 0x00000001u}, /* the smallest denormal as input and result */
@@ -509,49 +539,43 @@ static void mode_witnesses(struct selftest *t)
         {0x3f800001u, 0x33800000u, 0x3f800002u}, /* 1 + 2^-23 + 2^-24: a tie, up to even */
         {0xbf800000u, 0xb3c00000u, 0xbf800001u}, /* -1 - 1.5 * 2^-24: away from zero */
     };
+    t->n = WITNESS_N;
+    t->p = 1.0f;
     for (uint32_t i = 0; i < 4; i++) {
-        uint32_t different = 0;
-        for (uint32_t j = 0; j < WITNESS_N; j++) {
-            y[j] = col_bits_float(sums[i][0]);
-            t->x[j] = col_bits_float(sums[i][1]);
-        }
-        t->kernels->axpy_f32(1.0f, t->x, y, WITNESS_N);
-        for (uint32_t j = 0; j < WITNESS_N; j++) {
-            different |= col_float_bits(y[j]) ^ sums[i][2];
-        }
-        verdict(t, i == 0 ? "denormals" : "rounding mode", WITNESS_N, different == 0);
+        prepare_outputs(t);
+        set_floats(t->got.y, WITNESS_N, col_bits_float(sums[i][0]));
+        set_floats(t->x, WITNESS_N, col_bits_float(sums[i][1]));
+        set_floats(t->expected.y, WITNESS_N, col_bits_float(sums[i][2]));
+        run(t, t->kernels, AXPY_F32, &t->got);
+        verdict(t, AXPY_F32, i == 0 ? " denormals" : " rounding", same_outputs(t));
     }
+    t->n = 1;
     t->x[0] = 0x1p-100f;
     t->u[0] = 0x1p-40f;
-    verdict(t, "denormals", 1, col_float_bits(t->kernels->dot_f32(t->x, t->u, 1)) == 0x200u);
+    run(t, t->kernels, DOT_F32, &t->got);
+    verdict(t, DOT_F32, " denormals", col_float_bits(t->got.y[0]) == 0x200u);
 }
 
 /* ---------------------------------------------------------------------------------------------------- everything */
 
 static void compare_with_scalar(struct selftest *t)
 {
+    static const uint32_t blocks[3] = {1, 2, MAX_BLOCKS};
+    static const uint32_t cols[3] = {1, 8, MAX_COLS};
     uint32_t turn = 0;
-    for (uint32_t tiles = 1; tiles <= MAX_TILES; tiles++) {
-        for (uint32_t n = 1; n <= MAX_TOKENS; n++) {
-            static const uint32_t blocks[3] = {1, 2, MAX_BLOCKS};
-            static const uint32_t cols[3] = {1, 8, MAX_COLS};
+    for (t->tiles = 1; t->tiles <= MAX_TILES; t->tiles++) {
+        for (t->n = 1; t->n <= MAX_TOKENS; t->n++) {
             for (uint32_t i = 0; i < 3; i++, turn++) {
-                quantised_products(t, tiles, blocks[i], n, turn % FLAVOURS);
-                float_products(t, tiles, cols[i], n, turn % FLAVOURS);
+                products(t, blocks[i], cols[i], turn % FLAVOURS);
             }
         }
     }
     for (uint32_t flavour = ORDINARY; flavour < FLAVOURS; flavour++) {
-        for (uint32_t blocks = 1; blocks <= MAX_BLOCKS; blocks++) {
-            quantisation(t, blocks, flavour);
+        for (uint32_t count = 1; count <= MAX_BLOCKS; count++) {
+            quantisation(t, count, flavour);
         }
-        for (uint32_t n = 0; n <= 19; n++) {
-            reductions(t, n, flavour);
-            elementwise(t, n, flavour);
-        }
-        for (uint32_t n = 31; n <= MAX_VECTOR; n += 76) {
-            reductions(t, n, flavour);
-            elementwise(t, n, flavour);
+        for (uint32_t n = 0; n <= MAX_VECTOR; n += n < 19 ? 1 : n < 31 ? 12 : 76) {
+            vectors(t, n, flavour);
         }
     }
 }
@@ -559,20 +583,23 @@ static void compare_with_scalar(struct selftest *t)
 static void test_set(struct selftest *t, const struct col_kernels *kernels, struct colibri_selftest_report *report)
 {
     __builtin_memset(report, 0, sizeof *report);
-    copy_text(report->kernels, sizeof report->kernels, kernels->name);
+    append(report->kernels, sizeof report->kernels, kernels->name);
     t->kernels = kernels;
     t->report = report;
     t->random = 0x243f6a88u;
     vector_witnesses(t);
-    matrix_witnesses(t);
+    for (t->tiles = 1; t->tiles <= MAX_TILES; t->tiles++) {
+        for (t->n = 1; t->n <= MAX_TOKENS; t->n++) {
+            matrix_witnesses(t);
+        }
+    }
     exp_witnesses(t);
     quantize_witnesses(t);
     mode_witnesses(t);
-    for (uint32_t n = 1; n <= MAX_TOKENS; n += 3) {
-        extreme_products(t, -128, 127, n);
-        extreme_products(t, -128, -127, n);
-        extreme_products(t, 127, 127, n);
-        extreme_products(t, 127, -127, n);
+    for (t->n = 1; t->n <= MAX_TOKENS; t->n += 3) {
+        for (uint32_t signs = 0; signs < 4; signs++) {
+            extreme_products(t, (signs & 1u) != 0 ? -128 : 127, (signs & 2u) != 0 ? -127 : 127);
+        }
     }
     if (kernels != &col_kernels_scalar) {
         compare_with_scalar(t);
