@@ -188,6 +188,20 @@ def test_stats(device: Device) -> None:
     assert device.stats().tokens == 0
 
 
+def test_requests_ahead_of_their_answers(device: Device) -> None:
+    """Results come in the order of the requests; an error comes in its turn, and the next request works."""
+    texts = [b"a" * (count + 1) for count in range(40)]
+    answers = device.requests(Type.TOKENIZE, (messages.pack_tokenize(text, template=False) for text in texts), ahead=4)
+    assert [struct.unpack_from("<I", body)[0] for body in answers] == [len(text) for text in texts]
+    assert device.request(Type.TOKENIZE, messages.pack_tokenize(b"ab", template=False))[:4] == b"\2\0\0\0"
+    answers = device.requests(Type.STATS, [b"\0", b"\x02", b"\0"], ahead=3)
+    assert next(answers)
+    with pytest.raises(DeviceError) as raised:
+        next(answers)
+    assert raised.value.status == Status.E_REQUEST
+    assert device.stats().tokens >= 0
+
+
 def test_selftest(device: Device) -> None:
     report = device.selftest()
     assert (report.kernels, report.cases, report.ok) == ("fake", 7, True)

@@ -16,7 +16,8 @@ import contextlib
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -247,6 +248,23 @@ class Device:
         """The body of such a request's result."""
         with self._request(kind, body) as (session, call):
             return session.result(call)
+
+    def request(self, kind: Type, body: bytes = b"") -> bytes:
+        """The body of a request's result, for requests that have no method here (colibri_sdk.update)."""
+        return self._ask(kind, body)
+
+    def requests(self, kind: Type, bodies: Iterable[bytes], *, ahead: int) -> Iterator[bytes]:
+        """The same for many requests of one kind, in their order. At most `ahead` of them have no answer yet.
+
+        After an error those that were sent ahead may still take effect."""
+        session = self._alone()
+        waiting: deque[Call] = deque()
+        for body in bodies:
+            if len(waiting) == ahead:
+                yield session.result(waiting.popleft())
+            waiting.append(session.call(kind, body))
+        while waiting:
+            yield session.result(waiting.popleft())
 
     def _describe_fault(self, data: bytes) -> ColibriError:
         self._crashed = True
