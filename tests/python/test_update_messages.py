@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -105,7 +105,7 @@ class Recorder:
         self.asked: list[tuple[int, bytes]] = []
         self.ahead = 0
 
-    def request(self, kind: Type, body: bytes = b"") -> bytes:
+    def request(self, kind: Type, body: bytes = b"", *, meanwhile: Callable[[], object] | None = None) -> bytes:
         self.asked.append((kind, body))
         return self.answers.pop(0)
 

@@ -59,6 +59,7 @@ __all__ = [
 
 _STATE_NAMES = {DeviceState.LOADING: "loading", DeviceState.READY: "ready", DeviceState.NO_MODEL: "no model"}
 _LOAD_POLL_SECONDS = 0.1
+_MEANWHILE_SECONDS = 0.5
 _FAULT_KINDS = {1: "the processor trapped", 2: "the watchdog fired: no progress in time"}
 
 
@@ -249,9 +250,14 @@ class Device:
         with self._request(kind, body) as (session, call):
             return session.result(call)
 
-    def request(self, kind: Type, body: bytes = b"") -> bytes:
-        """The body of a request's result, for requests that have no method here (colibri_sdk.update)."""
-        return self._ask(kind, body)
+    def request(self, kind: Type, body: bytes = b"", *, meanwhile: Callable[[], object] | None = None) -> bytes:
+        """The body of a request's result, for requests that have no method here (colibri_sdk.update).
+
+        meanwhile: called now and then while the result has not come; may ask what is answered beside the request."""
+        with self._request(kind, body) as (session, call):
+            while meanwhile is not None and not call.done.wait(_MEANWHILE_SECONDS):
+                meanwhile()
+            return session.result(call)
 
     def requests(self, kind: Type, bodies: Iterable[bytes], *, ahead: int) -> Iterator[bytes]:
         """The same for many requests of one kind, in their order. At most `ahead` of them have no answer yet.

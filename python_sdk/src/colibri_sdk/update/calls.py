@@ -4,22 +4,27 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
-from typing import Protocol
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Protocol
 
 from colibri_sdk.link.messages import Reader, Type
 from colibri_sdk.update import messages
-from colibri_sdk.update.messages import Begun, Confirmed, DirectoryEntry, RolledBack, UpdateStatus, Where
+from colibri_sdk.update.messages import Begun, Confirmed, DirectoryEntry, RolledBack, UpdateState, UpdateStatus, Where
+
+if TYPE_CHECKING:
+    from colibri_sdk.convert.progress import Progress
 
 # Unanswered UPDATE_DATA: a device has room for 20 KB of messages (LINK_INBOX), these are 16 KB.
 DATA_AHEAD = 4
+_POLL_SECONDS = 0.5
 
 
 class Requests(Protocol):
     """What sends requests: a Device, or in tests something that plays one."""
 
-    def request(self, kind: Type, body: bytes = b"") -> bytes:
-        """The body of the request's result."""
+    def request(self, kind: Type, body: bytes = b"", *, meanwhile: Callable[[], object] | None = None) -> bytes:
+        """The body of the request's result; `meanwhile` is called now and then until it comes."""
 
     def requests(self, kind: Type, bodies: Iterable[bytes], *, ahead: int) -> Iterator[bytes]:
         """The results' bodies, in order; at most `ahead` requests have no answer yet."""
@@ -63,9 +68,24 @@ class UpdateCalls:
         """The CRC-32 of what lies on the medium."""
         return Reader(self._device.request(Type.UPDATE_CRC, messages.pack_crc(where, offset, size))).number("I")
 
-    def commit(self) -> int:
+    def commit(self, progress: Progress) -> int:
         """Has the target checked and makes it count; the sequence number of the list or state that changed."""
-        return Reader(self._device.request(Type.UPDATE_COMMIT)).number("Q")
+        result = self._device.request(Type.UPDATE_COMMIT, meanwhile=lambda: self._show_work(progress))
+        return Reader(result).number("Q")
+
+    def wait_settled(self, progress: Progress) -> UpdateStatus:
+        """The status when the device is no longer at work on a request whose session was lost."""
+        while True:
+            status = self._show_work(progress)
+            if status.state != UpdateState.WORKING:
+                return status
+            time.sleep(_POLL_SECONDS)
+
+    def _show_work(self, progress: Progress) -> UpdateStatus:
+        status = self.status()
+        if status.state == UpdateState.WORKING:
+            progress.update(status.done, status.total, "checking")
+        return status
 
     def confirm(self) -> Confirmed:
         return Confirmed.read(Reader(self._device.request(Type.UPDATE_CONFIRM)))
