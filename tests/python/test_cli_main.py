@@ -7,6 +7,7 @@ import inspect
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -160,3 +161,26 @@ def test_progress_in_a_log_is_a_line_for_each_tenth(capsys: pytest.CaptureFixtur
         for done in range(1001):
             progress.update(done, 1000, "layer")
     assert len(capsys.readouterr().err.splitlines()) == 11
+
+
+def test_progress_says_how_fast_and_how_long(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a made-up clock: 1,000 bytes a second; each phase has a speed of its own."""
+    clock = 0.0
+    monkeypatch.setattr(output, "time", SimpleNamespace(monotonic=lambda: clock))
+    with output.Progress("update", rate=True) as progress:
+        for what, step in (("comparing", 0.1), ("", 1.0)):
+            for done in range(1000, 4001, 1000):
+                clock += step
+                progress.update(done, 4000, what)
+    assert capsys.readouterr().err.splitlines() == [
+        "update: 20 % of 4 000 bytes comparing",
+        "update: 50 % of 4 000 bytes comparing, 10.0 KB/s, 0 s left",
+        "update: 70 % of 4 000 bytes comparing, 10.0 KB/s, 0 s left",
+        "update: 100 % of 4 000 bytes comparing, 10.0 KB/s",
+        "update: 20 % of 4 000 bytes",
+        "update: 50 % of 4 000 bytes, 1.0 KB/s, 2 s left",
+        "update: 70 % of 4 000 bytes, 1.0 KB/s, 1 s left",
+        "update: 100 % of 4 000 bytes, 1.0 KB/s",
+    ]

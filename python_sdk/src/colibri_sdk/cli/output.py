@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import time
 from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
@@ -111,12 +112,17 @@ class Progress:
     """How far long work is, on stderr: a bar on a terminal, a line at each tenth elsewhere.
 
     Works wherever the package asks for `update(done_bytes, total_bytes, what)`; use it as a context manager. With
-    `unit` other things than bytes are counted.
+    `unit` other things than bytes are counted. With `rate` the lines say how fast it goes and how long it will take, as
+    the bar does; work of several phases then names them in `what`, and each counts from 0.
     """
 
-    def __init__(self, title: str, unit: str = "") -> None:
+    def __init__(self, title: str, unit: str = "", *, rate: bool = False) -> None:
         self._title = title
         self._unit = unit
+        self._rate = rate
+        self._what = ""
+        self._start = time.monotonic()
+        self._first = 0
         self._bar: RichProgress | None = None
         self._task: TaskID | None = None
         self._tenth = -1
@@ -124,13 +130,21 @@ class Progress:
     def __enter__(self) -> Progress:
         if sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import (
+                BarColumn,
+                DownloadColumn,
+                MofNCompleteColumn,
+                TextColumn,
+                TimeRemainingColumn,
+                TransferSpeedColumn,
+            )
             from rich.progress import Progress as Bar
 
             self._bar = Bar(
                 TextColumn("{task.description}"),
                 BarColumn(),
                 MofNCompleteColumn() if self._unit else DownloadColumn(),
+                *([TransferSpeedColumn()] if self._rate else []),
                 TimeRemainingColumn(),
                 TextColumn("{task.fields[what]}"),
                 console=Console(stderr=True),
@@ -146,6 +160,11 @@ class Progress:
             self._bar = None
 
     def update(self, done_bytes: int, total_bytes: int, what: str = "") -> None:
+        if self._rate and what != self._what:
+            self._what, self._tenth = what, -1
+            self._start, self._first = time.monotonic(), done_bytes
+            if self._bar is not None and self._task is not None:
+                self._bar.reset(self._task, total=total_bytes)
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done_bytes, total=total_bytes, what=what)
             return
@@ -153,4 +172,13 @@ class Progress:
         if tenth > self._tenth:
             self._tenth = tenth
             whole = f"{total_bytes} {self._unit}" if self._unit else size(total_bytes)
-            note(f"{self._title}: {10 * tenth} % of {whole} {what}".rstrip())
+            note(f"{self._title}: {10 * tenth} % of {whole} {what}".rstrip() + self._speed(done_bytes, total_bytes))
+
+    def _speed(self, done_bytes: int, total_bytes: int) -> str:
+        """Where it is wanted and known: ", 10.9 KB/s, 34 s left"."""
+        seconds, done = time.monotonic() - self._start, done_bytes - self._first
+        if not self._rate or done <= 0 or seconds <= 0:
+            return ""
+        speed = done / seconds
+        left = "" if done_bytes >= total_bytes else f", {(total_bytes - done_bytes) / speed:.0f} s left"
+        return f", {speed / 1000:.1f} KB/s{left}"
