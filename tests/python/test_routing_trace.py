@@ -18,42 +18,9 @@ from colibri_sdk.errors import UsageError
 from colibri_sdk.profiling.prompts import read_prompts
 from colibri_sdk.profiling.record import record, steps_of
 from colibri_sdk.profiling.trace import RoutingTrace, load, save
+from routing import make_trace, traces
 
 PROMPTS = ["set pump 3 to 40 percent", "hello", "please shut valve two in the boiler room right away if you can do it"]
-
-Steps = list[tuple[int, int, list[tuple[int, int]]]]  # layer, tokens, (expert, its tokens)
-
-
-def make_trace(experts: list[int], prompts: list[Steps]) -> RoutingTrace:
-    """A trace by hand: each prompt is a list of steps."""
-    steps = [step for prompt in prompts for step in prompt]
-    uses = [use for _, _, step in steps for use in step]
-    return RoutingTrace(
-        image_ids=("00" * 16,),
-        model="made by hand",
-        batch=16,
-        experts=tuple(experts),
-        step_layer=np.asarray([layer for layer, _, _ in steps], np.uint32),
-        step_tokens=np.asarray([tokens for _, tokens, _ in steps], np.uint32),
-        step_first=np.cumsum([0, *(len(step) for _, _, step in steps)]).astype(np.uint64),
-        expert=np.asarray([expert for expert, _ in uses], np.uint32),
-        expert_tokens=np.asarray([tokens for _, tokens in uses], np.uint32),
-        prompt_first=np.cumsum([0, *map(len, prompts)]).astype(np.uint64),
-        prompt_tokens=np.asarray([1] * len(prompts), np.uint32),
-        answer_tokens=np.asarray([0] * len(prompts), np.uint32),
-    )
-
-
-@st.composite
-def traces(draw: st.DrawFn) -> RoutingTrace:
-    experts = draw(st.lists(st.integers(1, 9), min_size=1, max_size=3))
-
-    def step(layer: int) -> st.SearchStrategy[tuple[int, int, list[tuple[int, int]]]]:
-        chosen = st.lists(st.integers(0, experts[layer] - 1), min_size=1, unique=True).map(sorted)
-        return chosen.map(lambda row: (layer, 16, [(expert, 1 + expert % 16) for expert in row]))
-
-    prompt = st.lists(st.integers(0, len(experts) - 1).flatmap(step), min_size=1, max_size=5)
-    return make_trace(experts, draw(st.lists(prompt, min_size=1, max_size=3)))
 
 
 def same(one: RoutingTrace, other: RoutingTrace) -> bool:
