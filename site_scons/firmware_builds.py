@@ -22,18 +22,21 @@ def board_names():
     return sorted(f.name.removesuffix(".toml") for f in Glob("#boards/*.toml"))
 
 
-def _load(name):
-    """The checked board file. The SDK's module does it; it needs nothing of the SDK but itself and jsonschema."""
+def _load(name, memory):
+    """The checked board file, with less memory if that is given. The SDK's modules do it; they need nothing of the SDK
+    but themselves and jsonschema."""
     sdk = Dir("#python_sdk/src").srcnode().abspath
     if sdk not in sys.path:
         sys.path.insert(0, sdk)
     from SCons.Errors import UserError
 
-    from colibri_sdk.boards import load_board
+    from colibri_sdk.boards import load_board, with_memory
     from colibri_sdk.errors import ColibriError
+    from colibri_sdk.store import parse_size
 
     try:
-        return load_board(name, directory=Path(Dir("#boards").srcnode().abspath))
+        board = load_board(name, directory=Path(Dir("#boards").srcnode().abspath))
+        return with_memory(board, parse_size(memory)) if memory else board
     except ColibriError as error:
         raise UserError(str(error)) from error
 
@@ -65,9 +68,9 @@ def _hal_objects(env, build, data):
 
 
 def declare_board(out, name, arguments):
-    board = _load(name)
+    board = _load(name, arguments.get("MEMORY"))
     data = board.data
-    build = f"{out}/{name}"
+    build = f"{out}/{board.build_name}"
     directory = ARCHITECTURE_DIRECTORIES[board.architecture]
     env = Environment(
         tools=[data["toolchain"]["family"]],

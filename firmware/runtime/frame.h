@@ -10,7 +10,7 @@
 
 #include "cobs.h"
 
-#define LINK_VERSION 1u
+#define LINK_VERSION 2u
 
 /* Largest payload. At 115,200 baud such a frame takes 46 ms: a damaged one costs little, and the 17 bytes around the
  * payload are 3%. */

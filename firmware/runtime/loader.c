@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * loader.c: from the block device to memory, see loader.h. The only file of the runtime that looks into an image, and
- * there only at its first 128 bytes. */
+ * loader.c: from a medium to memory, see loader.h. It looks at an image's first page only. */
 #include "loader.h"
 
 #include "../engine/detail.h"
@@ -14,168 +13,106 @@
 #define SHORT_CHUNK_BLOCKS 8u
 #define PAGE_BLOCKS (COL_PAGE / HAL_BLOCK)
 
-/* Master boot record: four entries of 16 bytes at 446, the mark 55 aa at 510. */
-#define MBR_ENTRIES 446u
-#define MBR_ENTRY_BYTES 16u
-#define MBR_TYPE 4u
-#define MBR_FIRST 8u
-#define MBR_COUNT 12u
-#define MBR_MARK 510u
-
-struct extent {
-    uint64_t first; /* block */
-    uint64_t count; /* blocks */
-};
-
-static const char *what_failed(hal_status status)
-{
-    switch (status) {
-    case HAL_E_ABSENT:
-        return "no card or disk";
-    case HAL_E_TIMEOUT:
-        return "storage: no answer";
-    case HAL_E_RANGE:
-        return "storage: beyond its end";
-    case HAL_E_IO:
-    case HAL_OK:
-    case HAL_PENDING:
-        break;
-    }
-    return "storage: device error";
-}
-
-static colibri_status read_blocks(const struct loader *loader, uint64_t block, uint32_t count, uint8_t *data,
+static colibri_status read_blocks(const struct loader *loader, uint64_t block, uint32_t count,
                                   struct colibri_detail *detail)
 {
-    hal_status status = hal_block_read(loader->block, block, count, data);
-    return status == HAL_OK ? COLIBRI_OK : col_fail(COLIBRI_E_STORAGE, detail, what_failed(status), block, 0);
+    const struct medium *medium = loader->medium;
+    const uint64_t at = loader->where.first + block;
+    const hal_status status = medium->read(medium->user, at, count, loader->memory + block * HAL_BLOCK);
+    return status == HAL_OK ? COLIBRI_OK : col_fail(COLIBRI_E_STORAGE, detail, medium_failure(status), at, 0);
 }
 
-static bool has_magic(const uint8_t *page)
+/* The page's own checksum: a damaged size must not steer the reads. */
+static colibri_status check_header(const uint8_t *page, struct colibri_detail *detail)
 {
-    for (size_t i = 0; i < 8; i++) {
-        if (page[i] != (uint8_t)COL_IMAGE_MAGIC[i]) {
-            return false;
+    static const uint8_t magic[8] = COL_IMAGE_MAGIC;
+    for (size_t i = 0; i < sizeof magic; i++) {
+        if (page[i] != magic[i]) {
+            return col_fail(COLIBRI_E_IMAGE_MAGIC, detail, "header", page[i], magic[i]);
         }
     }
-    return true;
-}
-
-/* Sets *extent to the image's place, with its header page at loader->memory. */
-static colibri_status find(const struct loader *loader, uint64_t device_blocks, struct extent *extent,
-                           struct colibri_detail *detail)
-{
-    uint8_t *page = loader->memory;
-    if (device_blocks < PAGE_BLOCKS) {
-        return col_fail(COLIBRI_E_STORAGE_EMPTY, detail, "storage", device_blocks * HAL_BLOCK, COL_PAGE);
-    }
-    colibri_status status = read_blocks(loader, 0, PAGE_BLOCKS, page, detail);
-    if (status != COLIBRI_OK) {
-        return status;
-    }
-    if (has_magic(page)) {
-        *extent = (struct extent){.first = 0, .count = device_blocks};
-        return COLIBRI_OK;
-    }
-    if (page[MBR_MARK] != 0x55 || page[MBR_MARK + 1] != 0xaa) {
-        return col_fail(COLIBRI_E_STORAGE_EMPTY, detail, "partition table", load_u16(page + MBR_MARK), 0xaa55);
-    }
-    uint8_t entries[4 * MBR_ENTRY_BYTES];
-    for (size_t i = 0; i < sizeof entries; i++) {
-        entries[i] = page[MBR_ENTRIES + i];
-    }
-    uint64_t of_type = 0;
-    for (size_t i = 0; i < 4; i++) {
-        const uint8_t *entry = entries + i * MBR_ENTRY_BYTES;
-        struct extent candidate = {.first = load_u32(entry + MBR_FIRST), .count = load_u32(entry + MBR_COUNT)};
-        if (entry[MBR_TYPE] != LOADER_PARTITION_TYPE || candidate.count < PAGE_BLOCKS ||
-            candidate.first > device_blocks || candidate.count > device_blocks - candidate.first) {
-            continue;
-        }
-        of_type++;
-        status = read_blocks(loader, candidate.first, PAGE_BLOCKS, page, detail);
-        if (status != COLIBRI_OK) {
-            return status;
-        }
-        if (has_magic(page)) {
-            *extent = candidate;
-            return COLIBRI_OK;
-        }
-    }
-    return col_fail(COLIBRI_E_STORAGE_EMPTY, detail, "model partition", of_type, 1);
-}
-
-/* The size that the header page states, after its own checksum: a damaged size must not steer the reads. */
-static colibri_status check_header(uint8_t *page, uint64_t *image_bytes, struct colibri_detail *detail)
-{
     const size_t crc_at = offsetof(struct col_header, header_crc32);
-    const size_t size_at = offsetof(struct col_header, image_bytes);
     const uint8_t zeros[4] = {0};
     uint32_t crc = colibri_crc32(0, page, crc_at);
     crc = colibri_crc32(crc, zeros, sizeof zeros);
     crc = colibri_crc32(crc, page + crc_at + 4, COL_PAGE - crc_at - 4);
-    uint32_t stated = load_u32(page + crc_at);
-    if (crc != stated) {
-        return col_fail(COLIBRI_E_IMAGE_CHECKSUM, detail, "header", crc, stated);
-    }
-    *image_bytes = (uint64_t)load_u32(page + size_at) | (uint64_t)load_u32(page + size_at + 4) << 32;
-    if (*image_bytes < COL_PAGE || *image_bytes % COL_PAGE != 0) {
-        return col_fail(COLIBRI_E_IMAGE_SIZE, detail, "header", *image_bytes, COL_PAGE);
-    }
-    return COLIBRI_OK;
+    const uint32_t stated = load_u32(page + crc_at);
+    return crc == stated ? COLIBRI_OK : col_fail(COLIBRI_E_IMAGE_CHECKSUM, detail, "header", crc, stated);
 }
 
-colibri_status loader_load(struct loader *loader, struct colibri_detail *detail)
+/* The experts come last; an image that breaks this rule is refused by the engine. */
+static void find_front(const uint8_t *page, struct loader_image *image)
 {
-    const struct hal_block *device = loader->block;
+    const struct col_header *header = (const void *)page;
+    const struct col_section *section = (const void *)(page + sizeof *header);
+    image->front_bytes = image->image_bytes;
+    image->updates_offset = image->image_bytes;
+    for (uint32_t i = 0; i < header->section_count && i < COL_MAX_SECTIONS; i++) {
+        const uint64_t offset = section[i].offset;
+        if (offset < COL_PAGE || offset > image->image_bytes || offset % COL_PAGE != 0) {
+            continue;
+        }
+        if (section[i].kind == COL_SECTION_EXPERTS) {
+            image->front_bytes = offset;
+        } else if (section[i].kind == 10u) {
+            image->updates_offset = offset;
+        }
+    }
+    if (image->updates_offset > image->front_bytes) {
+        image->updates_offset = image->front_bytes;
+    }
+}
+
+colibri_status loader_open(struct loader *loader, struct loader_image *image, struct colibri_detail *detail)
+{
     loader->loaded = 0;
     loader->total = 0;
-    if (device->api == NULL) {
-        return col_fail(COLIBRI_E_STORAGE, detail, what_failed(HAL_E_ABSENT), 0, 0);
-    }
-    hal_status ready = device->api->init(device->config, device->state);
-    if (ready != HAL_OK) {
-        return col_fail(COLIBRI_E_STORAGE, detail, what_failed(ready), 0, 0);
-    }
     if (loader->memory_bytes < COL_PAGE) {
         return col_fail(COLIBRI_E_MODEL_TOO_LARGE, detail, "memory", COL_PAGE, loader->memory_bytes);
     }
-
-    struct extent extent;
-    uint64_t image_bytes = 0;
-    colibri_status status = find(loader, device->api->block_count(device->config, device->state), &extent, detail);
+    if (loader->where.count < PAGE_BLOCKS) {
+        return col_fail(COLIBRI_E_IMAGE_SIZE, detail, "model partition", loader->where.count * HAL_BLOCK, COL_PAGE);
+    }
+    colibri_status status = read_blocks(loader, 0, PAGE_BLOCKS, detail);
     if (status == COLIBRI_OK) {
-        status = check_header(loader->memory, &image_bytes, detail);
+        status = check_header(loader->memory, detail);
     }
     if (status != COLIBRI_OK) {
         return status;
     }
-    if (image_bytes / HAL_BLOCK > extent.count) {
-        return col_fail(COLIBRI_E_IMAGE_SIZE, detail, "model partition", extent.count * HAL_BLOCK, image_bytes);
+    const struct col_header *header = (const void *)loader->memory;
+    *image = (struct loader_image){.image_bytes = header->image_bytes};
+    if (image->image_bytes < COL_PAGE || image->image_bytes % COL_PAGE != 0) {
+        return col_fail(COLIBRI_E_IMAGE_SIZE, detail, "header", image->image_bytes, COL_PAGE);
     }
-    if (image_bytes > loader->memory_bytes) {
-        return col_fail(COLIBRI_E_MODEL_TOO_LARGE, detail, "image", image_bytes, loader->memory_bytes);
+    if (image->image_bytes / HAL_BLOCK > loader->where.count) {
+        return col_fail(COLIBRI_E_IMAGE_SIZE, detail, "model partition", loader->where.count * HAL_BLOCK,
+                        image->image_bytes);
     }
+    find_front(loader->memory, image);
+    loader->loaded = COL_PAGE;
+    return COLIBRI_OK;
+}
 
-    loader->total = image_bytes;
-    uint64_t blocks = image_bytes / HAL_BLOCK;
-    uint64_t block = PAGE_BLOCKS;
+colibri_status loader_read(struct loader *loader, uint64_t from, uint64_t to, struct colibri_detail *detail)
+{
+    uint64_t block = from / HAL_BLOCK;
     bool talking = false;
-    while (block < blocks) {
+    while (block < to / HAL_BLOCK) {
         loader->loaded = block * HAL_BLOCK;
         if (loader->between != NULL) {
             talking = loader->between(loader->user);
         }
         uint32_t count = talking ? SHORT_CHUNK_BLOCKS : CHUNK_BLOCKS;
-        if (count > blocks - block) {
-            count = (uint32_t)(blocks - block);
+        if (count > to / HAL_BLOCK - block) {
+            count = (uint32_t)(to / HAL_BLOCK - block);
         }
-        status = read_blocks(loader, extent.first + block, count, loader->memory + block * HAL_BLOCK, detail);
+        const colibri_status status = read_blocks(loader, block, count, detail);
         if (status != COLIBRI_OK) {
             return status;
         }
         block += count;
     }
-    loader->loaded = image_bytes;
+    loader->loaded = to;
     return COLIBRI_OK;
 }

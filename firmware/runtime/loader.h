@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * loader.h: finds the image on a block device and reads it into memory. The image lies either at block 0 (the whole
- * device is the image) or in a partition of type LOADER_PARTITION_TYPE of an MBR partition table. */
+ * loader.h: reads an image from its place on a medium into memory, whole or its front: what stands before the experts,
+ * which is all that must be in memory when experts are read on demand. boot.h says where an image lies. */
 #ifndef COLIBRI_LOADER_H
 #define COLIBRI_LOADER_H
 
@@ -9,26 +9,38 @@
 #include <stdint.h>
 
 #include "../engine/colibri.h"
-#include "../hal/hal.h"
-
-#define LOADER_PARTITION_TYPE 0xdau /* "non-file-system data" in the list of partition types */
+#include "boot.h"
+#include "medium.h"
 
 struct loader {
-    const struct hal_block *block;
-    uint8_t *memory; /* where the image goes, aligned to a page */
+    const struct medium *medium;
+    struct extent where; /* of the image, which may be shorter */
+    uint8_t *memory;     /* where it goes, aligned to a page */
     uint64_t memory_bytes;
     void *user;
     /* Called between reads, which are short while it returns true: somebody is talking on a line whose receiver
      * buffers little. May be NULL. */
     bool (*between)(void *user);
     uint64_t loaded; /* bytes so far */
-    uint64_t total;  /* bytes of the image; 0 until known */
+    uint64_t total;  /* bytes that are to be read; 0 until known */
 };
 
-/* Loads the image to loader->memory. Its header page is checked before the rest is read; everything else is the
- * engine's to check. COLIBRI_E_STORAGE (detail: what failed, got = the block), COLIBRI_E_STORAGE_EMPTY,
- * COLIBRI_E_IMAGE_SIZE (longer than its partition), COLIBRI_E_IMAGE_CHECKSUM (header), COLIBRI_E_MODEL_TOO_LARGE
- * (got = bytes needed, wanted = bytes there). */
-COLIBRI_MUST_CHECK colibri_status loader_load(struct loader *loader, struct colibri_detail *detail);
+/* What an image's first page says. */
+struct loader_image {
+    uint64_t image_bytes;
+    uint64_t updates_offset; /* of the table of replaced experts; front_bytes where there is none */
+    uint64_t front_bytes;    /* image_bytes in an image without experts */
+};
+
+/* Reads the image's first page to loader->memory and checks its checksum; everything else is the engine's to check.
+ * COLIBRI_E_STORAGE (detail: what failed, got = the block), COLIBRI_E_IMAGE_SIZE (longer than its place),
+ * COLIBRI_E_IMAGE_CHECKSUM (header), COLIBRI_E_IMAGE_MAGIC, COLIBRI_E_MODEL_TOO_LARGE (not even a page of memory). */
+COLIBRI_MUST_CHECK colibri_status loader_open(struct loader *loader, struct loader_image *image,
+                                              struct colibri_detail *detail);
+
+/* Reads the image's bytes from `from` up to `to` to the same place in memory. Both are multiples of HAL_BLOCK, and `to`
+ * is at most memory_bytes. */
+COLIBRI_MUST_CHECK colibri_status loader_read(struct loader *loader, uint64_t from, uint64_t to,
+                                              struct colibri_detail *detail);
 
 #endif

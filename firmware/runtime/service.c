@@ -5,6 +5,7 @@
 
 #include "fault.h"
 #include "generation.h"
+#include "setup.h"
 
 /* A poll from inside the engine does nothing more often than this: reading a clock is cheaper than a UART register or
  * a system call, and a quarter of a millisecond is far inside what a 16-byte FIFO buffers at 115,200 baud. */
@@ -86,6 +87,21 @@ static void answer_hello(struct service *service, struct request *request)
     service_result(service, request, data, hello(service, data, sizeof data));
 }
 
+static void write_store(const struct service *service, struct writer *writer)
+{
+    const struct model *model = &service->model;
+    const struct boot *boot = &service->boot;
+    const bool slots = boot->chosen && boot->volume.slots == COL_SLOTS;
+    write_u8(writer, model->mode);
+    write_u8(writer, 0); /* has_key */
+    write_u8(writer, slots ? (uint8_t)(boot->running + 1u) : 0);
+    write_u8(writer, boot->on_trial);
+    write_u32(writer, model->cache_slots);
+    write_u64(writer, model->slot_bytes);
+    write_u64(writer, 0); /* updates_sequence */
+    write_u64(writer, boot->state.counter);
+}
+
 static void answer_info(struct service *service, struct request *request)
 {
     const struct model *model = &service->model;
@@ -111,6 +127,7 @@ static void answer_info(struct service *service, struct request *request)
     write_u32(&writer, hal_board.link_baud);
     write_u16(&writer, COLIBRI_API_MAJOR);
     write_u16(&writer, COLIBRI_API_MINOR);
+    write_store(service, &writer);
     service_result(service, request, writer.data, writer.bytes);
 }
 
@@ -121,6 +138,10 @@ static void answer_stats(struct service *service, struct request *request)
     uint8_t flags = read_u8(&request->body);
     if (!reader_done(&request->body) || (flags & ~STATS_FLAGS) != 0) {
         malformed(service, request, "flags");
+        return;
+    }
+    if ((flags & STATS_CLEAR) != 0 && service->running.type != 0) {
+        service_error(service, request, COLIBRI_E_BUSY, NULL);
         return;
     }
     struct colibri_stats stats = {0};
@@ -230,6 +251,7 @@ static void answer_provoke(struct service *service, struct request *request)
 struct entry {
     void (*answer)(struct service *service, struct request *request);
     bool at_once;     /* answered while another request runs or the model is being loaded */
+    bool beside;      /* answered while another request runs */
     bool needs_model;
     bool no_body;
 };
@@ -239,12 +261,13 @@ static const struct entry entries[] = {
     [MESSAGE_INFO] = {.answer = answer_info, .at_once = true, .no_body = true},
     [MESSAGE_GENERATE] = {.answer = generation_generate, .needs_model = true},
     [MESSAGE_CANCEL] = {.answer = answer_cancel, .at_once = true},
-    [MESSAGE_STATS] = {.answer = answer_stats, .needs_model = true},
+    [MESSAGE_STATS] = {.answer = answer_stats, .beside = true, .needs_model = true},
     [MESSAGE_SELFTEST] = {.answer = answer_selftest, .no_body = true},
     [MESSAGE_LOGITS] = {.answer = generation_logits, .needs_model = true},
     [MESSAGE_TOKENIZE] = {.answer = generation_tokenize, .needs_model = true},
     [MESSAGE_REBOOT] = {.answer = answer_reboot, .at_once = true, .no_body = true},
     [MESSAGE_PROVOKE] = {.answer = answer_provoke, .at_once = true},
+    [MESSAGE_CONFIGURE] = {.answer = setup_configure},
 };
 
 static void answer(struct service *service, struct request *request, uint64_t whole_bytes)
@@ -255,11 +278,11 @@ static void answer(struct service *service, struct request *request, uint64_t wh
         service_error(service, request, COLIBRI_E_REQUEST, &detail);
     } else if (entry == NULL || entry->answer == NULL) {
         service_error(service, request, COLIBRI_E_REQUEST_UNKNOWN, NULL);
-    } else if (!entry->at_once && service->running.type != 0) {
-        service_error(service, request, COLIBRI_E_BUSY, NULL);
     } else if (!entry->at_once && service->state == DEVICE_LOADING) {
         struct colibri_detail detail = {.where = "image", .got = service->loaded, .wanted = service->total};
         service_error(service, request, COLIBRI_E_LOADING, &detail);
+    } else if (!entry->at_once && !entry->beside && service->running.type != 0) {
+        service_error(service, request, COLIBRI_E_BUSY, NULL);
     } else if (entry->needs_model && service->state != DEVICE_READY) {
         service_error(service, request, service->status, &service->detail);
     } else if (entry->no_body && request->body.bytes != 0) {
@@ -352,6 +375,7 @@ static bool engine_poll(void *user)
         return service->running.cancel;
     }
     service->polled = time;
+    storage_poll(&service->storage);
     return service_poll(service);
 }
 
@@ -395,6 +419,9 @@ void service_init(struct service *service)
     service->detail = (struct colibri_detail){0};
     service->loaded = 0;
     service->total = 0;
+    service->storage = (struct storage){0};
+    service->medium = (struct medium){0};
+    service->boot = (struct boot){0};
     service->model = (struct model){0};
     service->scratch = NULL;
     service->running = (struct running){0};

@@ -12,9 +12,12 @@
 #include <stdint.h>
 
 #include "../engine/colibri.h"
+#include "boot.h"
 #include "link.h"
 #include "log.h"
 #include "messages.h"
+#include "runtime.h"
+#include "storage.h"
 
 #define FIRMWARE_VERSION "0.2.0"
 
@@ -38,11 +41,18 @@ struct running {
     bool trace_logits;
 };
 
-/* The model and its memory, set by main.c; engine NULL: there is none. */
+/* The model and its memory, set by setup.c; engine NULL: there is none. */
 struct model {
     struct colibri *engine;
     struct colibri_info info;
-    uint64_t image_bytes;
+    uint8_t mode;          /* enum store_mode, never STORE_AUTO */
+    bool prefetch;
+    uint32_t cache_slots;  /* experts that each layer keeps; 0: all experts are addressable */
+    uint64_t slot_bytes;   /* all slots */
+    const uint8_t *image;  /* loaded_bytes of it: the whole, or its front */
+    uint64_t loaded_bytes;
+    uint64_t image_bytes;  /* the whole */
+    uint64_t kept_bytes;   /* of hal_board.memory, that hold the image's beginning */
     uint64_t arena_bytes;
     uint8_t *canary;      /* SERVICE_CANARY_BYTES behind the arena */
     uint32_t *ids;        /* [ids_capacity]: the prompt of the running request */
@@ -60,6 +70,10 @@ struct service {
     uint64_t started;  /* ticks */
     uint64_t polled;   /* ticks of the last poll from inside the engine */
     uint64_t poll_gap; /* ticks between two that do something */
+    struct storage storage;
+    struct medium medium; /* the storage, for those who are not the engine */
+    struct boot boot;     /* `chosen` is false while nothing on the medium was started */
+    struct store_options store; /* as the model was set up */
     struct model model;
     uint8_t *scratch; /* COLIBRI_SELFTEST_BYTES for the self-test, NULL when the board has not even that */
     struct running running;

@@ -12,8 +12,8 @@
 /* 64 KB per command gets most of an SD card's speed, and takes some 20 ms of it. */
 #define PIECE_BLOCKS 128u
 
-/* Where steps move the bytes, a poll takes so many: half a millisecond on a slow card, within which a UART's FIFO does not
- * fill. With DMA more than one would be in vain. */
+/* Where steps move the bytes, a poll takes so many: half a millisecond on a slow card, within which a UART's FIFO does
+ * not fill. With DMA more than one would be in vain. */
 #define POLL_STEPS 2u
 
 colibri_status storage_open(struct storage *storage, const struct hal_block *device, struct colibri_detail *detail)

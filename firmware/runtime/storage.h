@@ -72,8 +72,8 @@ struct colibri_storage storage_for_engine(struct storage *storage);
 /* Moves on what is under way. Cheap when nothing is. */
 void storage_poll(struct storage *storage);
 
-/* The same storage for all else: reads and writes that are done when the function returns. Experts' reads wait meanwhile
- * and go on afterwards. Valid as long as *storage is. */
+/* The same storage for all else: reads and writes that are done when the function returns. Experts' reads wait
+ * meanwhile and go on afterwards. Valid as long as *storage is. */
 struct medium storage_medium(struct storage *storage);
 
 #endif

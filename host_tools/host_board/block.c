@@ -19,7 +19,7 @@
 #include "host_board.h"
 
 #define READERS HOST_BLOCK_DEPTH
-/* Reading past the page cache needs this alignment of place, length and memory; what has less goes through the cache. */
+/* Reading past the page cache needs this alignment of place, length and memory; what has less goes through it. */
 #define DIRECT_ALIGN 4096u
 #define PIECE_BYTES (1u << 20)
 /* Somebody who does nothing but ask again is put to sleep for so long, or until a read ends. */
@@ -35,6 +35,7 @@ struct reader {
     size_t bytes;
     uint8_t *to;
     uint32_t crc;
+    enum host_read_fault fault; /* on purpose */
 };
 
 static struct reader readers[READERS];
@@ -60,11 +61,17 @@ static ssize_t read_some(uint8_t *to, size_t bytes, uint64_t at)
 static hal_status read_all(struct reader *reader)
 {
     reader->crc = 0;
+    if (reader->fault == HOST_READ_ERROR) {
+        return HAL_E_IO;
+    }
     for (size_t done = 0; done < reader->bytes;) {
         const size_t left = reader->bytes - done;
         const ssize_t got = read_some(reader->to + done, left < PIECE_BYTES ? left : PIECE_BYTES, reader->at + done);
-        if (got <= 0) {
+        if (got <= 0 || reader->fault == HOST_READ_SHORT) {
             return HAL_E_IO;
+        }
+        if (reader->fault == HOST_READ_CORRUPT) {
+            reader->to[done + (size_t)got / 2u] ^= 0x10u;
         }
         reader->crc = colibri_crc32(reader->crc, reader->to + done, (size_t)got);
         done += (size_t)got;
@@ -157,6 +164,7 @@ static hal_status block_start(const void *config, void *state, uint32_t transfer
     reader->at = block * HAL_BLOCK;
     reader->bytes = (size_t)count * HAL_BLOCK;
     reader->to = data;
+    reader->fault = host_fault_of_read();
     atomic_store(&reader->status, HAL_PENDING);
     reader->has_job = true;
     pthread_cond_broadcast(&work);
@@ -226,10 +234,9 @@ static hal_status block_write(const void *config, void *state, uint64_t block, u
     return HAL_OK;
 }
 
-const struct hal_block_api host_block_api = {.init = block_init,
-                                             .block_count = block_count,
-                                             .depth = READERS,
-                                             .start = block_start,
-                                             .step = block_step,
-                                             .crc32 = block_crc32,
-                                             .write = block_write};
+#define READING                                                                                                   \
+    .init = block_init, .block_count = block_count, .depth = READERS, .start = block_start, .step = block_step,    \
+    .crc32 = block_crc32
+
+const struct hal_block_api host_block_api = {READING, .write = block_write};
+const struct hal_block_api host_block_read_only_api = {READING};

@@ -128,11 +128,14 @@ hal_status hal_board_init(void)
     map_memory();
     if (board_options.image != NULL) {
         map_image(board_options.image);
-    } else {
-        block_config.path = board_options.block;
-        hal_board.block = (struct hal_block){&host_block_api, &block_config, &block_state};
     }
+    block_config.path = board_options.image != NULL ? board_options.image : board_options.block;
+    const bool read_only = access(block_config.path, F_OK) == 0 && access(block_config.path, W_OK) != 0;
+    hal_board.block = (struct hal_block){.api = read_only ? &host_block_read_only_api : &host_block_api,
+                                         .config = &block_config,
+                                         .state = &block_state};
     host_faults_install();
+    host_faults_of_reads((enum host_read_fault)board_options.fail_reads);
     host_console_open(&board_options);
     return host_console_api.init(NULL, NULL);
 }

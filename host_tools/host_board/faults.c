@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * faults.c: signals as the host's traps, and a timer as its watchdog. */
+ * faults.c: signals as the host's traps, a timer as its watchdog, and faults on purpose. */
 #define _GNU_SOURCE
 #include <link.h>
 #include <signal.h>
@@ -147,6 +147,35 @@ const struct hal_watchdog_api host_watchdog_api = {
     .start = watchdog_start, .kick = watchdog_kick, .stop = watchdog_stop};
 
 /* ---- faults on purpose */
+static enum host_read_fault read_fault;
+static atomic_uint read_rounds;   /* signals so far */
+static atomic_uint reads_to_fault; /* 1: the next one fails; 0: none does */
+
+static void on_arm(int number)
+{
+    (void)number;
+    atomic_store(&reads_to_fault, atomic_fetch_add(&read_rounds, 1) + 1u);
+}
+
+void host_faults_of_reads(enum host_read_fault kind)
+{
+    const struct sigaction action = {.sa_handler = on_arm, .sa_flags = SA_RESTART | SA_ONSTACK};
+    read_fault = kind;
+    if (kind != HOST_READ_WELL && sigaction(SIGUSR1, &action, NULL) != 0) {
+        host_die("cannot install signal handlers");
+    }
+}
+
+enum host_read_fault host_fault_of_read(void)
+{
+    const unsigned left = atomic_load(&reads_to_fault);
+    if (left == 0) {
+        return HOST_READ_WELL;
+    }
+    atomic_store(&reads_to_fault, left - 1u);
+    return left == 1u ? read_fault : HOST_READ_WELL;
+}
+
 void hal_provoke_fault(uint32_t kind)
 {
     if (kind == 1) {

@@ -17,6 +17,7 @@ struct host_options {
     enum host_channel_kind channel;
     const char *address;     /* HOST_UNIX: a path; HOST_TCP: HOST:PORT, port 0: any; HOST_FD: a number */
     uint64_t memory_bytes;   /* for the arena (and the image from `block`) */
+    uint32_t fail_reads;     /* enum host_read_fault, 0: none */
     char **arguments;        /* of the process, for a reset */
 };
 
@@ -32,6 +33,9 @@ void host_console_hand_over(void);
 
 /* block.c */
 extern const struct hal_block_api host_block_api;
+extern const struct hal_block_api host_block_read_only_api;
+/* What a read that is to fail does; the order is that of the option's values. */
+enum host_read_fault { HOST_READ_WELL, HOST_READ_ERROR, HOST_READ_SHORT, HOST_READ_CORRUPT };
 struct host_block_config {
     const char *path;
 };
@@ -45,5 +49,9 @@ struct host_block_state {
 /* faults.c */
 extern const struct hal_watchdog_api host_watchdog_api;
 void host_faults_install(void);
+/* Reads of the block device fail as --fail-reads says from now on. */
+void host_faults_of_reads(enum host_read_fault kind);
+/* Whether the next read is to fail, and how. */
+enum host_read_fault host_fault_of_read(void);
 
 #endif

@@ -30,7 +30,12 @@ static const char usage[] =
     "  --block FILE             load the model from FILE as from a card or disk (raw image or partition table)\n"
     "  --kernels NAME           kernel set instead of the best one\n"
     "  --context N              positions of the KV cache instead of the image's maximum\n"
-    "  --arena-limit BYTES      memory of the board, for the arena and what is loaded (2 GiB)\n";
+    "  --arena-limit BYTES      memory of the board, for the arena and what is loaded (2 GiB)\n"
+    "  --store MODE             auto, memory, or block: read experts when they are needed, into slots of the arena\n"
+    "  --cache-slots N          experts that each layer keeps then, instead of as many as the memory takes\n"
+    "  --prefetch               guess the next layer's experts and read them ahead\n"
+    "  --fail-reads KIND        for tests: after the N-th SIGUSR1 the N-th read fails (error), ends early (short), or\n"
+    "                           delivers a wrong byte (corrupt)\n";
 
 void host_die(const char *format, ...)
 {
@@ -54,6 +59,17 @@ static uint64_t number(const char *option, const char *text, uint64_t limit)
     return value;
 }
 
+/* The index of `text` among `names`, which ends with NULL. */
+static uint32_t choice(const char *option, const char *text, const char *const *names)
+{
+    for (uint32_t i = 0; names[i] != NULL; i++) {
+        if (strcmp(text, names[i]) == 0) {
+            return i;
+        }
+    }
+    host_die("--%s takes %s, %s or %s, not '%s'", option, names[0], names[1], names[2], text);
+}
+
 static void set_listen(struct host_options *options, const char *target)
 {
     if (strncmp(target, "unix:", 5) == 0 && target[5] != '\0') {
@@ -68,7 +84,7 @@ static void set_listen(struct host_options *options, const char *target)
 }
 
 enum option_code { OPTION_STDIO = 1, OPTION_PTY, OPTION_LISTEN, OPTION_FD, OPTION_BLOCK, OPTION_KERNELS, OPTION_CONTEXT,
-                   OPTION_LIMIT, OPTION_HELP };
+                   OPTION_LIMIT, OPTION_STORE, OPTION_SLOTS, OPTION_PREFETCH, OPTION_FAIL, OPTION_HELP };
 
 static const struct option option_table[] = {
     {"stdio", no_argument, NULL, OPTION_STDIO},
@@ -79,6 +95,10 @@ static const struct option option_table[] = {
     {"kernels", required_argument, NULL, OPTION_KERNELS},
     {"context", required_argument, NULL, OPTION_CONTEXT},
     {"arena-limit", required_argument, NULL, OPTION_LIMIT},
+    {"store", required_argument, NULL, OPTION_STORE},
+    {"cache-slots", required_argument, NULL, OPTION_SLOTS},
+    {"prefetch", no_argument, NULL, OPTION_PREFETCH},
+    {"fail-reads", required_argument, NULL, OPTION_FAIL},
     {"help", no_argument, NULL, OPTION_HELP},
     {NULL, 0, NULL, 0},
 };
@@ -111,6 +131,18 @@ static void take_option(struct host_options *options, int code)
         break;
     case OPTION_LIMIT:
         options->memory_bytes = number("arena-limit", optarg, 1ull << 46);
+        break;
+    case OPTION_STORE:
+        runtime_options.store.mode = choice("store", optarg, (const char *const[]){"auto", "memory", "block", NULL});
+        break;
+    case OPTION_SLOTS:
+        runtime_options.store.cache_slots = (uint32_t)number("cache-slots", optarg, UINT32_MAX);
+        break;
+    case OPTION_PREFETCH:
+        runtime_options.store.prefetch = true;
+        break;
+    case OPTION_FAIL:
+        options->fail_reads = 1u + choice("fail-reads", optarg, (const char *const[]){"error", "short", "corrupt", NULL});
         break;
     case OPTION_HELP:
         fputs(usage, stdout);

@@ -15,7 +15,7 @@ import zlib
 from cobs import cobs
 
 
-def wire(kind: int, seq: int, ack: int, credit: int, session: int, payload: bytes, version: int = 1) -> bytes:
+def wire(kind: int, seq: int, ack: int, credit: int, session: int, payload: bytes, version: int = 2) -> bytes:
     raw = bytes([version << 4 | kind, seq, ack, credit]) + session.to_bytes(4, "little") + payload
     raw += zlib.crc32(raw).to_bytes(4, "little")
     return b"\0" + cobs.encode(raw) + b"\0"
@@ -41,9 +41,9 @@ def frames(rng: random.Random) -> list[dict[str, object]]:
         (3, 0, 200, 0, 0x01020304, b""),
         (4, 0, 1, 8, 0x80000000, b""),
         (5, 0, 0, 8, 7, b""),
-        (6, 0, 0, 32, 0xDEADBEEF, struct.pack("<BBHI", 1, 1, 512, 1 << 28)),
-        (8, 0, 0, 0, 0, struct.pack("<iBB", 0, 1, 1)),
-        (8, 0, 0, 0, 5, struct.pack("<iBB", -47, 1, 1)),
+        (6, 0, 0, 32, 0xDEADBEEF, struct.pack("<BBHI", 2, 2, 512, 1 << 28)),
+        (8, 0, 0, 0, 0, struct.pack("<iBB", 0, 2, 2)),
+        (8, 0, 0, 0, 5, struct.pack("<iBB", -47, 2, 2)),
         (10, 0, 0, 0, 0, b""),
         (1, 3, 4, 5, 0x00FF00FF, bytes(range(256)) * 2),
         (1, 9, 9, 9, 9, b"\xff" * 511),
@@ -65,12 +65,12 @@ def damaged() -> list[dict[str, str]]:
     inside = good[1:-1]
     flipped = bytearray(inside)
     flipped[6] ^= 4
-    long_raw = bytes([0x11, 0, 0, 8]) + bytes([1]) * (4 + 513)
+    long_raw = bytes([0x21, 0, 0, 8]) + bytes([1]) * (4 + 513)
     cases = {
         "crc": bytes(flipped),
         "cut short": inside[:-3],
         "group runs past the end": b"\x09" + b"abc",
-        "too short for a header": cobs.encode(b"\x11\0\0\x08" + zlib.crc32(b"\x11\0\0\x08").to_bytes(4, "little")),
+        "too short for a header": cobs.encode(b"\x21\0\0\x08" + zlib.crc32(b"\x21\0\0\x08").to_bytes(4, "little")),
         "payload of 513 bytes": cobs.encode(long_raw + zlib.crc32(long_raw).to_bytes(4, "little")),
         "noise": b"U-Boot 2023.01 (Jan 01 2023)\r\n",
     }
@@ -79,7 +79,7 @@ def damaged() -> list[dict[str, str]]:
 
 def bodies() -> dict[str, dict[str, object]]:
     hello = (
-        struct.pack("<BBHIBBHiQQ", 1, 1, 512, 16384, 3, 0, 0, -41, 4096, 5 << 30)
+        struct.pack("<BBHIBBHiQQ", 2, 2, 512, 16384, 3, 0, 0, -41, 4096, 5 << 30)
         + bytes(range(16))
         + string("rpi3")
         + string("0.2.0")

@@ -11,7 +11,7 @@ NO_FLAGS = GenerateFlag(0)
 TRACE = GenerateFlag.TRACE_LOGITS | GenerateFlag.TRACE_ROUTING
 # In a GENERATE result: finish, counts and digest come first, then three tick values, then the prompt's ids.
 _TICKS = slice(44, 68)
-_BAUD_AND_API = 8
+_BAUD_AND_API = slice(-40, -32)
 
 
 def generate(prompt: str, tokens: int, flags: GenerateFlag = NO_FLAGS) -> bytes:
@@ -34,7 +34,7 @@ def ask_all(world: World, *, long: bool = True) -> None:
     """Short and long requests, short and long answers. Without `long`, none that needs full frames."""
     world.ask(Type.INFO)
     world.ask(Type.GENERATE, generate("hello", 30))
-    world.ask(15)  # no such request
+    world.ask(50)  # no such request
     world.ask(Type.TOKENIZE, pack_tokenize(b"short", template=True))
     if long:
         world.ask(Type.TOKENIZE, pack_tokenize(b"x" * 3000, template=False))
@@ -50,7 +50,7 @@ def essence(asked: Asked) -> object:
     if asked.kind == Type.STATS:
         return events, kind
     if asked.kind == Type.INFO:
-        return events, kind, body[:-_BAUD_AND_API]
+        return events, kind, body[: _BAUD_AND_API.start], body[_BAUD_AND_API.stop :]
     if asked.kind == Type.GENERATE and kind == Type.RESULT + Type.GENERATE:
         return events, kind, body[: _TICKS.start], body[_TICKS.stop :]
     return events, kind, body

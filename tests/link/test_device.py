@@ -302,10 +302,12 @@ def test_a_second_request_is_refused(line: socket.socket) -> None:
     host.open()
     host.send(Type.GENERATE, generate_body(tokens=0), request=1)
     host.send(Type.GENERATE, generate_body(tokens=1), request=2)
-    host.send(Type.STATS, b"\0", request=3)
+    host.send(Type.STATS, b"\1", request=3)  # which clears
     host.send(Type.HELLO, b"", request=4)
+    host.send(Type.STATS, b"\0", request=6)
     host.send(Type.CANCEL, struct.pack("<I", 1), request=5)
-    answers = host.answers({1, 2, 3, 4, 5})
+    answers = host.answers({1, 2, 3, 4, 5, 6})
+    assert answers[6][0] == Type.RESULT + Type.STATS
     for number in (2, 3):
         assert answers[number][0] == Type.ERROR
         assert struct.unpack_from("<i", answers[number][1])[0] == Status.E_BUSY
@@ -336,12 +338,12 @@ class ByHand:
         self._parts: list[bytes] = []
 
     def put(
-        self, kind: int, payload: bytes = b"", *, seq: int = 0, version: int = 1, session: int | None = None
+        self, kind: int, payload: bytes = b"", *, seq: int = 0, version: int = 2, session: int | None = None
     ) -> None:
         chosen = self.session if session is None else session
         self.line.sendall(encode(Frame(kind, seq, self.expected, 32, chosen, payload, version)))
 
-    def syn(self, *, version: int = 1, oldest: int = 1, newest: int = 1, payload: int = 512) -> None:
+    def syn(self, *, version: int = 2, oldest: int = 2, newest: int = 2, payload: int = 512) -> None:
         self.put(Kind.SYN, struct.pack("<BBHI", oldest, newest, payload, 1 << 20), version=version)
 
     def open(self) -> Frame:
@@ -430,18 +432,18 @@ def test_messages_that_are_no_requests_are_dropped(line: socket.socket) -> None:
     assert set(host.answers({3})) == {3}
 
 
-@pytest.mark.parametrize("how", [{"version": 2, "oldest": 2, "newest": 3}, {"oldest": 2, "newest": 9}])
+@pytest.mark.parametrize("how", [{"version": 1, "oldest": 1, "newest": 1}, {"oldest": 3, "newest": 9}])
 def test_another_protocol_version_is_told(line: socket.socket, how: dict[str, int]) -> None:
     host = ByHand(line)
     host.syn(**how)
     frames = (frame for frame in host.frames() if frame.kind == Kind.RST and frame.session == host.session)
-    assert struct.unpack("<iBB", next(frames).payload) == (Status.E_LINK_VERSION, 1, 1)
+    assert struct.unpack("<iBB", next(frames).payload) == (Status.E_LINK_VERSION, 2, 2)
     assert host.open().session == host.session  # and with the right one it works
 
 
 def test_a_device_of_another_version_is_named() -> None:
     ours, theirs = socket.socketpair()
-    refusal = Frame(Kind.RST, session=0, payload=struct.pack("<iBB", Status.E_LINK_VERSION, 2, 3))
+    refusal = Frame(Kind.RST, session=0, payload=struct.pack("<iBB", Status.E_LINK_VERSION, 3, 4))
 
     def refuse() -> None:
         for frame in Deframer().feed(theirs.recv(65536)):
@@ -450,7 +452,7 @@ def test_a_device_of_another_version_is_named() -> None:
 
     worker = threading.Thread(target=refuse)
     worker.start()
-    with pytest.raises(DeviceError, match="versions 2 to 3") as raised:
+    with pytest.raises(DeviceError, match="versions 3 to 4") as raised:
         Device.open(ours)
     assert raised.value.status == Status.E_LINK_VERSION
     worker.join(10)

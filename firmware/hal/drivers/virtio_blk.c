@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * virtio_blk.c: one request at a time, by DMA, its end polled; legacy (version 1) and modern (version 2) devices. Sections are those of
- * the Virtual I/O Device specification 1.1.
+ * virtio_blk.c: one request at a time, by DMA, its end polled; legacy (version 1) and modern (version 2) devices.
+ * Sections are those of the Virtual I/O Device specification 1.1.
  */
 #include "virtio_blk.h"
 

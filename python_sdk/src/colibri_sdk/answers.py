@@ -11,16 +11,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from colibri_sdk.device import Device, DeviceStats, GenerationResult, Token
+    from colibri_sdk.device import Device, DeviceInfo, DeviceStats, GenerationResult, Token
 
 
 @dataclass(frozen=True)
 class Answer:
     """A finished generation with the device's statistics of it."""
 
-    board: str
+    info: DeviceInfo
     result: GenerationResult
     stats: DeviceStats
+
+    @property
+    def board(self) -> str:
+        return self.info.board
 
     @property
     def experts(self) -> list[list[int]]:
@@ -47,6 +51,30 @@ class Answer:
             "ticks_per_second": result.ticks_per_second,
         }
 
+    @property
+    def store(self) -> dict[str, Any]:
+        """How experts were reached, and what that cost: in all, and for each layer. Zeros where they lie in memory."""
+        to_ms = 1000.0 / (self.stats.ticks_per_second or 1)
+        layers = [
+            {
+                "hits": layer.hits,
+                "misses": layer.misses,
+                "read_bytes": layer.read_bytes,
+                "stall_ms": layer.stall_ticks * to_ms,
+                "prefetched": layer.prefetched,
+                "prefetch_used": layer.prefetch_used,
+            }
+            for layer in self.stats.layers
+        ]
+        totals = {name: sum(layer[name] for layer in layers) for name in (layers[0] if layers else {})}
+        return {
+            "mode": self.info.store,
+            "cache_slots": self.info.cache_slots,
+            "slot_bytes": self.info.slot_bytes,
+            **totals,
+            "layers": layers,
+        }
+
     def as_json(self) -> dict[str, Any]:
         return {
             "board": self.board,
@@ -60,6 +88,7 @@ class Answer:
             "kernels": self.stats.kernels,
             "timings": self.timings,
             "experts": self.experts,
+            "store": self.store,
         }
 
 
@@ -76,4 +105,4 @@ def ask(
     for token in generation:
         if on_token:
             on_token(token)
-    return Answer(device.info().board, generation.result, device.stats())
+    return Answer(device.info(), generation.result, device.stats())

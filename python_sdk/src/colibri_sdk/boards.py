@@ -10,7 +10,7 @@ import functools
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,12 @@ class Board:
     memory: Memory | None
     path: Path
     data: Mapping[str, Any] = field(repr=False, compare=False)
+    memory_label: str = ""  # of a build that uses less memory than the board has: "64M"
+
+    @property
+    def build_name(self) -> str:
+        """The name of its directory below build/."""
+        return f"{self.name}-{self.memory_label}" if self.memory_label else self.name
 
     @property
     def emulated(self) -> bool:
@@ -134,6 +140,30 @@ def load_board(name: str, directory: Path | None = None) -> Board:
         known = ", ".join(_names(directory))
         raise UsageError(f"there is no board '{name}'", f"Boards: {known}. A new one is a file boards/NAME.toml.")
     return _read(path)
+
+
+def with_memory(board: Board, ram_bytes: int) -> Board:
+    """The same board with less memory, for firmware that keeps to it: to try a small board without having one.
+
+    An emulated board whose firmware uses all of its memory gets no more than that either.
+    """
+    if board.memory is None:
+        raise UsageError(f"{board.name} has no memory of its own", "Use --memory-limit there.")
+    memory, emulator = board.memory, board.emulator
+    used = memory.load_address - memory.ram.base + memory.stack_bytes + memory.fault_stack_bytes
+    if ram_bytes % (1 << 20) != 0 or not used < ram_bytes <= memory.ram.bytes:
+        raise UsageError(
+            f"{board.name} cannot have {ram_bytes} bytes of memory",
+            f"Give whole megabytes, at most {memory.ram.bytes >> 20}M.",
+        )
+    emulated = ram_bytes if emulator.memory_bytes == memory.ram.bytes else emulator.memory_bytes
+    return replace(
+        board,
+        memory=replace(memory, ram=replace(memory.ram, bytes=ram_bytes)),
+        emulator=replace(emulator, memory_bytes=emulated),
+        data={**board.data, "memory": {**board.data["memory"], "ram_bytes": ram_bytes}},
+        memory_label=f"{ram_bytes >> 20}M",
+    )
 
 
 def list_boards(directory: Path | None = None) -> list[Board]:

@@ -39,8 +39,9 @@ class Firmware:
 
 def build(board: Board, *, jobs: int = 2, log: Log | None = None) -> Firmware:
     """The board's firmware, built when it is not up to date. `log` gets each line that the tools print."""
-    run_scons([board.name], jobs=jobs, log=log)
-    directory = paths.build_dir() / board.name
+    memory = [f"MEMORY={board.memory_label}"] if board.memory_label else []
+    run_scons([board.name, *memory], jobs=jobs, log=log)
+    directory = paths.build_dir() / board.build_name
     if board.is_host:
         return Firmware(directory / board.emulator.program, None, {})
     binary = directory / board.flash.firmware_file if board.flash.firmware_file else directory / "firmware.bin"

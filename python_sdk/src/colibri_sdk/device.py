@@ -29,6 +29,7 @@ from colibri_sdk.errors import ColibriError, DeviceFaultError, LinkLostError, Li
 from colibri_sdk.link import messages
 from colibri_sdk.link.generation import Generation, GenerationResult, LogitsResult, Routes, Routing, Token
 from colibri_sdk.link.messages import (
+    Configured,
     DeviceState,
     DeviceStats,
     FaultBody,
@@ -37,6 +38,7 @@ from colibri_sdk.link.messages import (
     Provoke,
     Reader,
     SelftestReport,
+    StoreMode,
     Type,
 )
 from colibri_sdk.link.prompts import Prompt, generate_request
@@ -57,6 +59,8 @@ __all__ = [
     "Token",
 ]
 
+_MODE_NAMES = {0: "", StoreMode.MEMORY: "memory", StoreMode.BLOCK: "block", StoreMode.MAPPED: "mapped"}
+_SLOT_NAMES = {0: "", 1: "A", 2: "B"}
 _STATE_NAMES = {DeviceState.LOADING: "loading", DeviceState.READY: "ready", DeviceState.NO_MODEL: "no model"}
 _LOAD_POLL_SECONDS = 0.1
 _MEANWHILE_SECONDS = 0.5
@@ -97,6 +101,14 @@ class DeviceInfo:
     baud: int
     loaded_bytes: int
     total_bytes: int
+    store: str  # how experts are reached: "memory", "block" (read when they are needed) or "mapped"
+    cache_slots: int  # block: experts that each layer keeps in memory
+    slot_bytes: int  # all slots of all layers
+    has_key: bool  # takes only what is signed
+    slot: str  # of a volume with two: "A" or "B"
+    trial: bool  # the running model is on trial
+    updates_sequence: int
+    security_counter: int
     status: int  # why there is no model: a Status
     status_where: str
     status_got: int
@@ -334,6 +346,14 @@ class Device:
             baud=info.baud,
             loaded_bytes=hello.loaded,
             total_bytes=hello.total,
+            store=_MODE_NAMES.get(info.store.mode, str(info.store.mode)),
+            cache_slots=info.store.cache_slots,
+            slot_bytes=info.store.slot_bytes,
+            has_key=info.store.has_key,
+            slot=_SLOT_NAMES.get(info.store.slot, str(info.store.slot)),
+            trial=info.store.trial,
+            updates_sequence=info.store.updates_sequence,
+            security_counter=info.store.security_counter,
             status=hello.status,
             status_where=info.where,
             status_got=info.got,
@@ -426,6 +446,35 @@ class Device:
 
     def clear_stats(self) -> None:
         self._ask(Type.STATS, b"\x01")
+
+    def configure(
+        self, mode: str = "auto", *, prefetch: bool = False, cache_slots: int = 0, memory_limit: int = 0
+    ) -> Configured:
+        """The device sets its model up anew: how it reaches the experts, and in how much memory.
+
+        mode: "memory" (all of them loaded, or mapped), "block" (read when they are needed, into slots of the arena), or
+            "auto": in memory when everything fits.
+        prefetch: block: guess the next layer's experts, and read them ahead.
+        cache_slots: block: experts that each layer keeps; 0 for as many as the memory takes.
+        memory_limit: bytes for image, arena and prompt; 0 for what the board has.
+
+        No result depends on any of these. Raises DeviceError when it does not fit; the device is without a model then,
+        until it is configured again.
+        """
+        wanted = {"auto": StoreMode.AUTO, "memory": StoreMode.MEMORY, "block": StoreMode.BLOCK}.get(mode)
+        if wanted is None:
+            raise UsageError(f"there is no store '{mode}'", "It is auto, memory or block.")
+        try:
+            body = messages.pack_configure(
+                wanted, prefetch=prefetch, cache_slots=cache_slots, memory_limit=memory_limit
+            )
+        except struct.error as error:
+            raise UsageError(
+                f"a number of slots or bytes is out of range: {error}", "They are not negative."
+            ) from error
+        configured = Configured.read(Reader(self._ask(Type.CONFIGURE, body)))
+        self._read_info()
+        return configured
 
     def selftest(self) -> SelftestReport:
         """The device compares its kernels with the scalar reference, bit by bit."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from colibri_sdk.build import Firmware
     from colibri_sdk.device import Device
     from colibri_sdk.emulator import Emulator
+    from colibri_sdk.store import StoreChoice
 
 Log = Callable[[str], None]
 
@@ -116,9 +117,11 @@ def emulated(
     firmware: Firmware | None = None,
     timeout: float = EMULATOR_TIMEOUT_SECONDS,
     log: Log | None = None,
+    store: StoreChoice | None = None,
     **options: Any,
 ) -> Iterator[Target]:
-    """Boots `board` with `image` on its card and waits until the model is loaded. `options` go to emulator.start.
+    """Boots `board` with `image` on its card and waits until the model is loaded, as `store` says if it is given.
+    `options` go to emulator.start.
 
     `directory` gets the card image; firmware is built when none is given.
     """
@@ -139,6 +142,8 @@ def emulated(
         except (NoDeviceError, TransferError) as error:
             raise running.failure(f"{board.name} does not answer: {error.message}") from error
         with device:
+            if store:
+                store.configure(device)
             require_model(device, board.name)
             yield Target(device, f"{board.name} (emulated)", board, firmware, running, card)
 

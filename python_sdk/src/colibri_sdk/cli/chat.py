@@ -32,6 +32,7 @@ Ctrl-C during an answer cancels it."""
 @click.command()
 @click.argument("model_argument", metavar="[MODEL]", required=False, type=click.Path(exists=True, path_type=Path))
 @options.device_options
+@options.store_options
 @options.sampling_options
 @click.option("--history/--no-history", default=None, help="Tell the model the earlier turns. Default: see above.")
 @click.option(
@@ -50,11 +51,12 @@ def command(model_argument: Path | None, history: bool | None, card_image: Path 
     from colibri_sdk.conversation import SHORT_CONTEXT, Conversation
 
     sampling = options.take(options.SAMPLING_NAMES, values)
+    store = options.take_store(values)
     if model_argument is not None:
         if values["model"] is not None:
             raise UsageError("MODEL is given twice", "Leave --model out.")
         values["model"] = model_argument
-    with options.open_target(**values) as target:
+    with options.open_target(store=store, **values) as target:
         info = target.device.info()
         keep = info.context >= SHORT_CONTEXT if history is None else history
         conversation = Conversation(_card(info.image_id, card_image) if keep else None, keep)

@@ -27,14 +27,16 @@ PROMPTS = (
 @click.option("--board", "-b", "board_name", default="rpi3", show_default=True, help="The board to emulate.")
 @click.option("--prompt", "prompts", multiple=True, help="Your own prompt; may be given several times.")
 @options.quant_option
+@options.store_options
 @output.json_option
-def command(board_name: str, prompts: tuple[str, ...], quant: str, as_json: bool) -> None:
+def command(board_name: str, prompts: tuple[str, ...], quant: str, as_json: bool, **values: Any) -> None:
     """Build the firmware, pack the demo model, write a card, boot it in the emulator, ask, and show the figures."""
     from colibri_sdk import paths, targets
     from colibri_sdk.answers import ask
     from colibri_sdk.boards import load_board
     from colibri_sdk.errors import NoDeviceError
 
+    store = options.take_store(values)
     board = load_board(board_name)
     if not board.emulated:
         raise NoDeviceError(
@@ -45,7 +47,7 @@ def command(board_name: str, prompts: tuple[str, ...], quant: str, as_json: bool
     answers: list[Answer] = []
     with (
         tempfile.TemporaryDirectory(prefix="demo-", dir=paths.build_dir()) as scratch,
-        targets.emulated(board, image, directory=Path(scratch), log=output.note) as target,
+        targets.emulated(board, image, directory=Path(scratch), log=output.note, store=store) as target,
     ):
         for prompt in prompts or PROMPTS:
             if not as_json:

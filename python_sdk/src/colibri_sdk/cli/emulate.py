@@ -18,6 +18,7 @@ from colibri_sdk.errors import UsageError
 @click.option("--card", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A card image as it is.")
 @options.quant_option
 @click.option("--cpu", help="Processor model, where the board has a choice.")
+@options.memory_option
 @click.option("--pty", is_flag=True, help="Offer a pseudo-terminal instead of a Unix socket.")
 @click.option("--socket", "socket_path", type=click.Path(path_type=Path), help="Where to listen. Default: a new place.")
 @output.json_option
@@ -27,6 +28,7 @@ def command(
     card: Path | None,
     quant: str,
     cpu: str | None,
+    memory: int | None,
     pty: bool,
     socket_path: Path | None,
     as_json: bool,
@@ -36,12 +38,14 @@ def command(
     With --model a card is written for it; with --card the board runs from that file and keeps what it writes there.
     """
     from colibri_sdk import bridge, emulator, targets
-    from colibri_sdk.boards import load_board
+    from colibri_sdk.boards import load_board, with_memory
     from colibri_sdk.build import build
 
     if (model is None) == (card is None):
         raise UsageError("emulate needs --model or --card", "Give one of the two.")
     board = load_board(board_name)
+    if memory:
+        board = with_memory(board, memory)
 
     def ready(port: str) -> None:
         if as_json:

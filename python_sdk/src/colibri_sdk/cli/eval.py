@@ -6,11 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from colibri_sdk.cli import options, output
 from colibri_sdk.evaluate import Score, evaluate, read_examples
+
+if TYPE_CHECKING:
+    from colibri_sdk.store import StoreChoice
 
 
 @click.command()
@@ -19,6 +23,7 @@ from colibri_sdk.evaluate import Score, evaluate, read_examples
 @click.option("--board", "-b", "board_name", help="Ask an emulated board instead of this machine's library.")
 @click.option("--port", "-p", help="Ask the device on this port, which must hold IMAGE.")
 @options.quant_option
+@options.store_options
 @click.option("--limit", type=click.IntRange(0), default=0, help="Only the first so many; 0: all.")
 @click.option("--max-tokens", type=click.IntRange(0), default=0, help="Longest answer; 0: what fits.")
 @click.option("--misses", is_flag=True, help="Show the wrong answers.")
@@ -33,6 +38,7 @@ def command(
     max_tokens: int,
     misses: bool,
     as_json: bool,
+    **values: Any,
 ) -> None:
     """Ask the prompts of FILE.jsonl (fields prompt, answer) and count the answers that are right to the last character.
 
@@ -42,7 +48,7 @@ def command(
     rows = read_examples(examples, limit)
     score = Score()
     with (
-        _answering(image, board_name, port, quant, max_tokens) as answer,
+        _answering(image, board_name, port, quant, max_tokens, options.take_store(values)) as answer,
         output.Progress("asking", "prompts") as progress,
     ):
         for score in evaluate(rows, answer):
@@ -58,17 +64,22 @@ def command(
 
 @contextmanager
 def _answering(
-    image: Path, board_name: str | None, port: str | None, quant: str, max_tokens: int
+    image: Path,
+    board_name: str | None,
+    port: str | None,
+    quant: str,
+    max_tokens: int,
+    store: StoreChoice | None,
 ) -> Iterator[Callable[[str], str]]:
     """What answers one prompt: a device or this machine's engine."""
     from colibri_sdk import runners, targets
 
     packed = targets.image_for(image, quant=quant, log=output.note)
-    if board_name is None and port is None:
+    if board_name is None and port is None and store is None:
         engine = runners.EngineRunner(runners.open_engine(packed))
         yield lambda prompt: engine.answer(prompt, max_tokens)
         return
-    with options.open_target(port=port, board_name=board_name, model=None if port else packed) as target:
+    with options.open_target(port=port, board_name=board_name, model=None if port else packed, store=store) as target:
         if port:
             runners.require_image(target.device, packed)
         device = runners.DeviceRunner(target.device)

@@ -16,6 +16,7 @@ from colibri_sdk.cli import output
 from colibri_sdk.errors import UsageError
 
 if TYPE_CHECKING:
+    from colibri_sdk.store import StoreChoice
     from colibri_sdk.targets import Target
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,8 +46,22 @@ def _all(options: list[Callable[[F], F]]) -> Callable[[F], F]:
     return lambda function: functools.reduce(lambda f, option: option(f), reversed(options), function)
 
 
+def _size(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
+    from colibri_sdk.store import parse_size
+
+    return None if value is None else parse_size(value)
+
+
+memory_option = click.option(
+    "--memory",
+    metavar="SIZE",
+    callback=_size,
+    help="Firmware for an emulated board with less memory, e.g. 64M.",
+)
+
+
 def device_options(function: F) -> F:
-    """--port, --board, --model, --quant, --cpu, --baud, --timeout: see `open_target`."""
+    """--port, --board, --model, --quant, --cpu, --memory, --baud, --timeout: see `open_target`."""
     return _all(
         [
             click.option("--port", "-p", help="Serial port, socket://HOST:PORT or unix:PATH. Default: $COLIBRI_PORT."),
@@ -54,6 +69,7 @@ def device_options(function: F) -> F:
             click.option("--model", "-m", type=click.Path(exists=True, path_type=Path), help="Image or checkpoint."),
             quant_option,
             click.option("--cpu", help="Processor model of the emulated board, where it has a choice."),
+            memory_option,
             click.option("--baud", type=int, help="Speed of the real device's serial line. Default: 115200."),
             click.option(
                 "--timeout",
@@ -83,11 +99,63 @@ def sampling_options(function: F) -> F:
     )(function)
 
 
+def _slots(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
+    if value is None or value == "auto":
+        return None if value is None else 0
+    if not value.isdecimal() or not 1 <= int(value) < 2**32:
+        raise UsageError(f"--cache-slots takes a number from 1 on or auto, not '{value}'")
+    return int(value)
+
+
+def store_options(function: F) -> F:
+    """How the device reaches the experts; `take_store` makes a StoreChoice of them."""
+    return _all(
+        [
+            click.option(
+                "--store",
+                type=click.Choice(["auto", "memory", "block"]),
+                help="Experts in memory, or read from the card when they are needed. Default: memory if all fits.",
+            ),
+            click.option(
+                "--cache-slots",
+                metavar="N|auto",
+                callback=_slots,
+                help="With --store block: experts that each layer keeps; auto: as many as the memory takes.",
+            ),
+            click.option("--prefetch", is_flag=True, help="With --store block: guess the next layer's experts."),
+            click.option(
+                "--memory-limit",
+                metavar="SIZE",
+                callback=_size,
+                help="Memory for image, arena and prompt, e.g. 64M. Default: what the board has.",
+            ),
+        ]
+    )(function)
+
+
+STORE_NAMES = ("store", "cache_slots", "prefetch", "memory_limit")
+
+
+def take_store(values: dict[str, Any]) -> StoreChoice | None:
+    """Moves the store options out of a command's keyword arguments. None when none of them is given."""
+    from colibri_sdk.store import StoreChoice
+
+    store, slots, prefetch, limit = take(STORE_NAMES, values).values()
+    if store is None and slots is None and not prefetch and limit is None:
+        return None
+    return StoreChoice(
+        store=store or ("block" if slots is not None or prefetch else "auto"),
+        cache_slots=slots or 0,
+        prefetch=prefetch,
+        memory_limit=limit or 0,
+    )
+
+
 SAMPLING_NAMES = (
     *("max_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "seed"),
     *("stop", "slide", "slide_keep"),
 )
-DEVICE_NAMES = ("port", "board_name", "model", "quant", "cpu", "baud", "timeout")
+DEVICE_NAMES = ("port", "board_name", "model", "quant", "cpu", "memory", "baud", "timeout")
 
 
 def take(names: tuple[str, ...], values: dict[str, Any]) -> dict[str, Any]:
@@ -103,23 +171,28 @@ def open_target(
     model: Path | None = None,
     quant: str = "q8",
     cpu: str | None = None,
+    memory: int | None = None,
     baud: int | None = None,
     timeout: float | None = None,
+    store: StoreChoice | None = None,
 ) -> Iterator[Target]:
-    """The device that the options mean.
+    """The device that the options mean, set up anew as `store` says.
 
     An image means an emulated board (--board, default: the host board, this machine); no image means a real one on
     --port, $COLIBRI_PORT or the only port that matches.
     """
     from colibri_sdk import targets
-    from colibri_sdk.boards import load_board
+    from colibri_sdk.boards import load_board, with_memory
 
     limit = {} if timeout is None else {"timeout": timeout}
     if model is None:
-        if cpu:
-            raise UsageError("--cpu is for emulated boards", "Give an image with --model, or leave --cpu out.")
+        if cpu or memory:
+            option = "--cpu" if cpu else "--memory"
+            raise UsageError(f"{option} is for emulated boards", f"Give an image with --model, or leave {option} out.")
         board = load_board(board_name) if board_name else None
         with targets.on_port(port, board, baud=baud, **limit) as target:
+            if store:
+                store.configure(target.device)
             yield target
         return
     if port:
@@ -133,9 +206,11 @@ def open_target(
             "Leave --baud out, or leave the image out and name a device with --port.",
         )
     board = load_board(board_name or "host")
+    if memory:
+        board = with_memory(board, memory)
     with output.Progress("packing") as progress:
         image = targets.image_for(model, quant=quant, log=output.note, progress=progress)
     with tempfile.TemporaryDirectory(prefix="colibri-") as scratch:
         options: dict[str, Any] = {**limit, **({"cpu": cpu} if cpu else {})}
-        with targets.emulated(board, image, directory=Path(scratch), log=output.note, **options) as target:
+        with targets.emulated(board, image, directory=Path(scratch), log=output.note, store=store, **options) as target:
             yield target

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("arguments", metavar="[MODEL] PROMPT", nargs=-1, required=True)
 @options.device_options
+@options.store_options
 @options.sampling_options
 @click.option("--raw", is_flag=True, help="The prompt as it is, without the chat template.")
 @click.option("--ignore-eos", is_flag=True, help="Go on after the model ended its answer.")
@@ -37,6 +38,7 @@ def command(
     from colibri_sdk.answers import ask
 
     sampling = options.take(options.SAMPLING_NAMES, values)
+    store = options.take_store(values)
     if len(arguments) > 2:
         raise UsageError(
             "more than a MODEL and a PROMPT", 'Put the prompt in quotes: run hb.colibri "set pump 3 to 40".'
@@ -52,7 +54,7 @@ def command(
         if not as_json:
             output.piece(token.text)
 
-    with options.open_target(**values) as target:
+    with options.open_target(store=store, **values) as target:
         answer = ask(
             target.device,
             arguments[-1],
@@ -94,6 +96,7 @@ def show_details(answer: Answer) -> None:
         for index, layer in enumerate(stats.layers)
     ]
     output.table(["layer", "attention ms", "router ms", "experts ms"], rows, title="Time per layer", right="rrrr")
+    show_store(answer)
     show_experts(answer)
     experts = [[f"{expert.ticks * to_ms:.2f}" for expert in layer] for layer in stats.experts]
     show_grid("Time per expert, ms", experts)
@@ -112,6 +115,25 @@ def show_figures(answer: Answer) -> None:
             ["arena", f"{output.size(answer.stats.arena_bytes)}, peak {output.count(answer.stats.arena_peak_bytes)}"],
         ],
     )
+
+
+def show_store(answer: Answer) -> None:
+    """What reading experts cost, for each layer, where they are read when they are needed."""
+    store = answer.store
+    if store["mode"] != "block":
+        return
+    rows = [
+        [
+            index,
+            *(layer["hits"], layer["misses"], output.count(layer["read_bytes"]), f"{layer['stall_ms']:.2f}"),
+            *(layer["prefetched"], layer["prefetch_used"]),
+        ]
+        for index, layer in enumerate([*store["layers"], store])
+    ]
+    rows[-1][0] = "all"
+    headers = ["layer", "hits", "misses", "bytes read", "stall ms", "prefetched", "used"]
+    title = f"Expert store: {store['cache_slots']} slots per layer, {output.size(store['slot_bytes'])}"
+    output.table(headers, rows, title=title, right="rrrrrrr")
 
 
 def both(timings: dict[str, float], name: str, unit: str) -> str:

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 from cobs import cobs
 
-VERSION = 1
+VERSION = 2
 PAYLOAD_MAX = 512
 _HEADER = struct.Struct("<BBBBI")
 _CRC = struct.Struct("<I")

@@ -42,6 +42,7 @@ class Type(IntEnum):
     DIRECTORY = 17
     UPDATE_COPY = 18
     UPDATE_CRC = 19
+    CONFIGURE = 20
     TOKEN = 64
     ROUTE = 65
     LOGIT_ROW = 66
@@ -62,6 +63,15 @@ class DeviceState(IntEnum):
     LOADING = 1
     READY = 2
     NO_MODEL = 3
+
+
+class StoreMode(IntEnum):
+    """How the device reaches the experts (runtime.h)."""
+
+    AUTO = 0
+    MEMORY = 1
+    BLOCK = 2
+    MAPPED = 3
 
 
 class Provoke(IntEnum):
@@ -171,6 +181,25 @@ class Hello:
 
 
 @dataclass(frozen=True)
+class StoreInfo:
+    """How the experts are reached, and what is known of the medium. Zeros without a model."""
+
+    mode: int  # a StoreMode; 0 without a model
+    has_key: bool
+    slot: int  # of the volume: 1 A, 2 B, 0 none
+    trial: bool
+    cache_slots: int
+    slot_bytes: int
+    updates_sequence: int
+    security_counter: int
+
+    @classmethod
+    def read(cls, reader: Reader) -> StoreInfo:
+        mode, has_key, slot, trial, slots, slot_bytes, sequence, counter = reader.numbers("BBBBIQQQ")
+        return cls(mode, bool(has_key), slot, bool(trial), slots, slot_bytes, sequence, counter)
+
+
+@dataclass(frozen=True)
 class Info:
     hello: Hello
     got: int
@@ -195,6 +224,7 @@ class Info:
     ticks_per_second: int
     baud: int
     api_version: tuple[int, int]
+    store: StoreInfo
 
     @classmethod
     def read(cls, reader: Reader) -> Info:
@@ -228,6 +258,7 @@ class Info:
             ticks_per_second=ticks_per_second,
             baud=baud,
             api_version=(major, minor),
+            store=StoreInfo.read(reader),
         )
 
 
@@ -479,6 +510,26 @@ class GenerateRequest:
 
 def pack_logits(ids: Sequence[int], last: int) -> bytes:
     return struct.pack(f"<II{len(ids)}I", last, len(ids), *ids)
+
+
+@dataclass(frozen=True)
+class Configured:
+    """How the device has set its model up anew: what it answers to CONFIGURE."""
+
+    mode: int  # a StoreMode
+    prefetch: bool
+    cache_slots: int  # experts that each layer keeps; 0 where all are addressable
+    arena_bytes: int
+    loaded_bytes: int  # of the image: the whole, or its front
+
+    @classmethod
+    def read(cls, reader: Reader) -> Configured:
+        mode, prefetch, _, slots, arena, loaded = reader.numbers("BBHIQQ")
+        return cls(mode, bool(prefetch), slots, arena, loaded)
+
+
+def pack_configure(mode: StoreMode, *, prefetch: bool, cache_slots: int, memory_limit: int) -> bytes:
+    return struct.pack("<BBHIQ", mode, prefetch, 0, cache_slots, memory_limit)
 
 
 def pack_tokenize(text: bytes, *, template: bool) -> bytes:
