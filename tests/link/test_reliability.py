@@ -128,7 +128,7 @@ def test_cancel_and_busy_while_generating(sim_library: Path, damage: Damage) -> 
 
     def on_event(world: World, kind: int, body: bytes) -> None:
         if kind == Type.TOKEN and len(long.answers) == 10:
-            extra.append(world.inject(Type.STATS, b"\0"))
+            extra.append(world.inject(Type.STATS, b"\1"))  # clears
             extra.append(world.inject(Type.INFO, b""))
             extra.append(world.inject(Type.CANCEL, struct.pack("<I", world.current_number)))
 
