@@ -42,6 +42,16 @@ quant_option = click.option(
 )
 
 
+def prompts_option(*, required: bool) -> Callable[[F], F]:
+    """--prompts FILE, as colibri_sdk.profiling.prompts reads it."""
+    return click.option(
+        "--prompts",
+        required=required,
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help='A prompt on each line; in a .jsonl file {"prompt": TEXT} or {"ids": [NUMBERS]}.',
+    )
+
+
 def _all(options: list[Callable[[F], F]]) -> Callable[[F], F]:
     return lambda function: functools.reduce(lambda f, option: option(f), reversed(options), function)
 
