@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * block.c: a file as the board's block device. Each read that may be under way has a thread of its own, which reads
- * past the page cache where the file system allows it, and computes the CRC-32 of a piece while the device reads for
- * the other threads. */
+ * block.c: a file as the board's block device. A read is cut into pieces for a pool of threads, which read past the
+ * page cache where the file system allows it: a disk gives its bandwidth only to somebody who asks for several things
+ * at once. The thread that has read a piece computes its CRC-32, while the disk reads for the others. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -16,29 +16,39 @@
 #include <unistd.h>
 
 #include "../../firmware/engine/colibri.h"
+#include "crc_join.h"
 #include "host_board.h"
 
-#define READERS HOST_BLOCK_DEPTH
+#define THREADS 8u
 /* Reading past the page cache needs this alignment of place, length and memory; what has less goes through it. */
 #define DIRECT_ALIGN 4096u
-#define PIECE_BYTES (1u << 20)
+#define PIECE_BYTES (256u << 10)
 /* Somebody who does nothing but ask again is put to sleep for so long, or until a read ends. */
 #define ASKS_BEFORE_SLEEP 64u
 #define ASKING_NS 20000u
 #define SLEEP_NS 200000u
 
-struct reader {
-    pthread_t thread;
-    bool has_job;  /* under the lock */
-    atomic_int status; /* hal_status of the job */
-    uint64_t at;   /* bytes */
+/* A read under way. All but the status is under the lock. */
+struct transfer {
+    atomic_int status; /* hal_status */
+    uint64_t at;       /* bytes */
     size_t bytes;
     uint8_t *to;
-    uint32_t crc;
-    enum host_read_fault fault; /* on purpose */
+    size_t taken;       /* bytes whose pieces have been given to threads */
+    size_t ended;       /* bytes of pieces that have ended */
+    hal_status worst;   /* of these */
+    struct crc_join crc;
+    enum host_read_fault fault; /* on purpose: of the first piece */
 };
 
-static struct reader readers[READERS];
+struct piece {
+    struct transfer *transfer; /* NULL: there is nothing to do */
+    size_t from;
+    size_t bytes;
+    enum host_read_fault fault;
+};
+
+static struct transfer transfers[HOST_BLOCK_DEPTH];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
 static pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
@@ -58,42 +68,71 @@ static ssize_t read_some(uint8_t *to, size_t bytes, uint64_t at)
     return got;
 }
 
-static hal_status read_all(struct reader *reader)
+static hal_status read_piece(const struct piece *piece)
 {
-    reader->crc = 0;
-    if (reader->fault == HOST_READ_ERROR) {
+    uint8_t *to = piece->transfer->to + piece->from;
+    const uint64_t at = piece->transfer->at + piece->from;
+    if (piece->fault == HOST_READ_ERROR) {
         return HAL_E_IO;
     }
-    for (size_t done = 0; done < reader->bytes;) {
-        const size_t left = reader->bytes - done;
-        const ssize_t got = read_some(reader->to + done, left < PIECE_BYTES ? left : PIECE_BYTES, reader->at + done);
-        if (got <= 0 || reader->fault == HOST_READ_SHORT) {
+    for (size_t done = 0; done < piece->bytes;) {
+        const ssize_t got = read_some(to + done, piece->bytes - done, at + done);
+        if (got <= 0 || piece->fault == HOST_READ_SHORT) {
             return HAL_E_IO;
         }
-        if (reader->fault == HOST_READ_CORRUPT) {
-            reader->to[done + (size_t)got / 2u] ^= 0x10u;
-        }
-        reader->crc = colibri_crc32(reader->crc, reader->to + done, (size_t)got);
         done += (size_t)got;
+    }
+    if (piece->fault == HOST_READ_CORRUPT) {
+        to[piece->bytes / 2u] ^= 0x10u;
     }
     return HAL_OK;
 }
 
+/* Under the lock. */
+static struct piece take_piece(void)
+{
+    for (size_t i = 0; i < HOST_BLOCK_DEPTH; i++) {
+        struct transfer *transfer = &transfers[i];
+        const size_t left = transfer->bytes - transfer->taken;
+        if (left > 0) {
+            const struct piece piece = {.transfer = transfer,
+                                        .from = transfer->taken,
+                                        .bytes = left < PIECE_BYTES ? left : PIECE_BYTES,
+                                        .fault = transfer->taken == 0 ? transfer->fault : HOST_READ_WELL};
+            transfer->taken += piece.bytes;
+            return piece;
+        }
+    }
+    return (struct piece){0};
+}
+
+static void end_piece(const struct piece *piece, hal_status status, uint32_t crc)
+{
+    struct transfer *transfer = piece->transfer;
+    transfer->ended += piece->bytes;
+    transfer->worst = status < transfer->worst ? status : transfer->worst;
+    crc_join_add(&transfer->crc, piece->from, piece->bytes, crc);
+    if (transfer->ended == transfer->bytes) {
+        atomic_store(&transfer->status, transfer->worst);
+        pthread_cond_signal(&ended);
+    }
+}
+
 static void *run_reader(void *user)
 {
-    struct reader *reader = user;
+    (void)user;
+    pthread_mutex_lock(&lock);
     for (;;) {
-        pthread_mutex_lock(&lock);
-        while (!reader->has_job) {
+        const struct piece piece = take_piece();
+        if (piece.transfer == NULL) {
             pthread_cond_wait(&work, &lock);
+            continue;
         }
         pthread_mutex_unlock(&lock);
-        const hal_status status = read_all(reader);
+        const hal_status status = read_piece(&piece);
+        const uint32_t crc = colibri_crc32(0, piece.transfer->to + piece.from, piece.bytes);
         pthread_mutex_lock(&lock);
-        reader->has_job = false;
-        atomic_store(&reader->status, status);
-        pthread_cond_signal(&ended);
-        pthread_mutex_unlock(&lock);
+        end_piece(&piece, status, crc);
     }
     return NULL;
 }
@@ -108,8 +147,9 @@ static bool start_readers(void)
         return false;
     }
     bool started = true;
-    for (size_t i = 0; i < READERS && started; i++) {
-        started = pthread_create(&readers[i].thread, NULL, run_reader, &readers[i]) == 0;
+    for (size_t i = 0; i < THREADS && started; i++) {
+        pthread_t thread;
+        started = pthread_create(&thread, NULL, run_reader, NULL) == 0;
     }
     return pthread_sigmask(SIG_SETMASK, &before, NULL) == 0 && started;
 }
@@ -156,17 +196,20 @@ static hal_status block_start(const void *config, void *state, uint32_t transfer
                               void *data)
 {
     (void)config;
-    struct reader *reader = &readers[transfer];
+    struct transfer *read = &transfers[transfer];
     if (!in_range(state, block, count)) {
         return HAL_E_RANGE;
     }
     pthread_mutex_lock(&lock);
-    reader->at = block * HAL_BLOCK;
-    reader->bytes = (size_t)count * HAL_BLOCK;
-    reader->to = data;
-    reader->fault = host_fault_of_read();
-    atomic_store(&reader->status, HAL_PENDING);
-    reader->has_job = true;
+    read->at = block * HAL_BLOCK;
+    read->bytes = (size_t)count * HAL_BLOCK;
+    read->to = data;
+    read->taken = 0;
+    read->ended = 0;
+    read->worst = HAL_OK;
+    read->fault = host_fault_of_read();
+    crc_join_begin(&read->crc, read->bytes);
+    atomic_store(&read->status, count == 0 ? HAL_OK : HAL_PENDING);
     pthread_cond_broadcast(&work);
     pthread_mutex_unlock(&lock);
     return HAL_OK;
@@ -174,7 +217,7 @@ static hal_status block_start(const void *config, void *state, uint32_t transfer
 
 /* A caller that has nothing else to do would take the readers' processor. One that computes between its looks is not
  * delayed: it asks seldom. */
-static void rest(struct host_block_state *device, const struct reader *reader)
+static void rest(struct host_block_state *device, const struct transfer *read)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
@@ -191,7 +234,7 @@ static void rest(struct host_block_state *device, const struct reader *reader)
         time.tv_sec++;
     }
     pthread_mutex_lock(&lock);
-    if (atomic_load(&reader->status) == HAL_PENDING) {
+    if (atomic_load(&read->status) == HAL_PENDING) {
         (void)pthread_cond_timedwait(&ended, &lock, &time);
     }
     pthread_mutex_unlock(&lock);
@@ -202,18 +245,18 @@ static void rest(struct host_block_state *device, const struct reader *reader)
 static hal_status block_step(const void *config, void *state, uint32_t transfer)
 {
     (void)config;
-    const struct reader *reader = &readers[transfer];
-    if (atomic_load(&reader->status) == HAL_PENDING) {
-        rest(state, reader);
+    const struct transfer *read = &transfers[transfer];
+    if (atomic_load(&read->status) == HAL_PENDING) {
+        rest(state, read);
     }
-    return (hal_status)atomic_load(&reader->status);
+    return (hal_status)atomic_load(&read->status);
 }
 
 static uint32_t block_crc32(const void *config, const void *state, uint32_t transfer)
 {
     (void)config;
     (void)state;
-    return readers[transfer].crc;
+    return transfers[transfer].crc.crc;
 }
 
 static hal_status block_write(const void *config, void *state, uint64_t block, uint32_t count, const void *data)
@@ -235,8 +278,8 @@ static hal_status block_write(const void *config, void *state, uint64_t block, u
 }
 
 #define READING                                                                                                   \
-    .init = block_init, .block_count = block_count, .depth = READERS, .start = block_start, .step = block_step,    \
-    .crc32 = block_crc32
+    .init = block_init, .block_count = block_count, .depth = HOST_BLOCK_DEPTH, .start = block_start,              \
+    .step = block_step, .crc32 = block_crc32
 
 const struct hal_block_api host_block_api = {READING, .write = block_write};
 const struct hal_block_api host_block_read_only_api = {READING};

@@ -39,7 +39,7 @@ enum host_read_fault { HOST_READ_WELL, HOST_READ_ERROR, HOST_READ_SHORT, HOST_RE
 struct host_block_config {
     const char *path;
 };
-#define HOST_BLOCK_DEPTH 4u
+#define HOST_BLOCK_DEPTH 8u
 struct host_block_state {
     uint64_t blocks;
     uint64_t asked; /* nanoseconds: when somebody last looked for the end of a read */

@@ -142,7 +142,8 @@ static void take_option(struct host_options *options, int code)
         runtime_options.store.prefetch = true;
         break;
     case OPTION_FAIL:
-        options->fail_reads = 1u + choice("fail-reads", optarg, (const char *const[]){"error", "short", "corrupt", NULL});
+        options->fail_reads =
+            1u + choice("fail-reads", optarg, (const char *const[]){"error", "short", "corrupt", NULL});
         break;
     case OPTION_HELP:
         fputs(usage, stdout);
