@@ -29,6 +29,7 @@ SOURCES = (
     "tokenizer_unigram.c",
     "tokenizer_encode.c",
     "template.c",
+    "detail.c",
 )
 HUMMINGBIRD = ROOT / "models" / "hummingbird"
 OK, E_IMAGE_TOKENIZER, E_UNSUPPORTED, E_TEXT_SIZE, E_BUFFER_SIZE = 0, -13, -14, -17, -22

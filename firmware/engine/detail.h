@@ -6,21 +6,14 @@
 
 #include "colibri.h"
 
+/* Fills *detail, which may be NULL. */
+void col_detail_set(struct colibri_detail *detail, const char *where, uint64_t got, uint64_t wanted);
+
 /* Fills *detail (which may be NULL) and returns `status`, so that a check is one line. */
 static inline colibri_status col_fail(colibri_status status, struct colibri_detail *detail, const char *where,
                                       uint64_t got, uint64_t wanted)
 {
-    if (detail != NULL) {
-        size_t i = 0;
-        for (; where[i] != '\0' && i + 1 < sizeof detail->where; i++) {
-            detail->where[i] = where[i];
-        }
-        for (; i < sizeof detail->where; i++) {
-            detail->where[i] = '\0';
-        }
-        detail->got = got;
-        detail->wanted = wanted;
-    }
+    col_detail_set(detail, where, got, wanted);
     return status;
 }
 
