@@ -80,10 +80,13 @@ colibri_status boot_open(struct boot *boot, const struct medium *medium, uint8_t
         return status;
     }
     boot->lost = true;
+    uint32_t unreadable = 0;
     for (uint32_t copy = 0; copy < 2; copy++) {
+        /* A sector whose write was cut may be one that the medium can't read; the other one is there for that. */
         status = read_state(boot, copy, &boot->next, detail);
         if (status != COLIBRI_OK) {
-            return status;
+            unreadable++;
+            continue;
         }
         if (is_valid(&boot->next) && (boot->lost || boot->next.sequence > boot->state.sequence)) {
             boot->state = boot->next;
@@ -91,7 +94,7 @@ colibri_status boot_open(struct boot *boot, const struct medium *medium, uint8_t
             boot->lost = false;
         }
     }
-    return COLIBRI_OK;
+    return unreadable < 2 ? COLIBRI_OK : status;
 }
 
 static colibri_status end_trial(struct boot *boot, uint32_t result, colibri_status why, struct colibri_detail *detail)
@@ -143,6 +146,16 @@ bool boot_failed(struct boot *boot, colibri_status why)
     }
     /* Without a boot state nobody knows which slot was active: B is tried behind A. */
     return boot->lost && boot->running == boot->state.active && boot->volume.slots == COL_SLOTS;
+}
+
+colibri_status boot_check(struct colibri *engine)
+{
+    const float *logits;
+    colibri_reset(engine);
+    colibri_status status = colibri_forward(engine, 0, &logits);
+    colibri_reset(engine);
+    colibri_clear_stats(engine);
+    return status;
 }
 
 colibri_status boot_try(struct boot *boot, uint32_t slot, uint32_t tries, struct colibri_detail *detail)

@@ -64,6 +64,9 @@ struct extent boot_extent(const struct boot *boot);
  * boot state says why. */
 COLIBRI_MUST_CHECK bool boot_failed(struct boot *boot, colibri_status why);
 
+/* Whether a model on trial computes at all: one position, which is forgotten again. */
+COLIBRI_MUST_CHECK colibri_status boot_check(struct colibri *engine);
+
 /* Puts the image in a slot on trial. */
 COLIBRI_MUST_CHECK colibri_status boot_try(struct boot *boot, uint32_t slot, uint32_t tries,
                                            struct colibri_detail *detail);

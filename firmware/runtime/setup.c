@@ -340,12 +340,19 @@ static void end(struct service *service, colibri_status status, const struct col
     }
 }
 
-/* A model on trial must pass the self-test of every kernel set, too. */
+/* A model on trial must pass the self-test of every kernel set, too, and compute a position. */
 static colibri_status check_trial(struct service *service, struct colibri_detail *detail)
 {
     struct colibri_selftest_report report = {0};
-    const colibri_status status = colibri_selftest(NULL, service->scratch, COLIBRI_SELFTEST_BYTES, &report);
-    return status == COLIBRI_OK ? status : col_fail(status, detail, report.failed, report.failed_size, 0);
+    colibri_status status = COLIBRI_OK;
+    if (service->scratch != NULL) {
+        status = colibri_selftest(NULL, service->scratch, COLIBRI_SELFTEST_BYTES, &report);
+    }
+    if (status != COLIBRI_OK) {
+        return col_fail(status, detail, report.failed, report.failed_size, 0);
+    }
+    status = boot_check(service->model.engine);
+    return status == COLIBRI_OK ? status : col_fail(status, detail, "first position", 0, 0);
 }
 
 /* Finds the volume or image on the medium; the first page of memory is overwritten. */
@@ -370,7 +377,7 @@ static colibri_status start_chosen(struct service *service, struct colibri_detai
         boot_next(boot);
         service->model.kept_bytes = 0;
         status = set_up(service, &runtime_options.store, boot_extent(boot), detail);
-        if (status == COLIBRI_OK && boot->on_trial && service->scratch != NULL) {
+        if (status == COLIBRI_OK && boot->on_trial) {
             status = check_trial(service, detail);
         }
         if (status != COLIBRI_OK) {
