@@ -99,9 +99,46 @@ INLINE struct eight_int fold(const int32x4_t part[QUARTERS])
 }
 
 /* ------------------------------------------------------------------------------------- one tile and T tokens' blocks
- * Each function sets sum[t] to the integer sums of the tile with token t's block at x + t * x_step. */
+ * Each function sets sum[t] to the integer sums of the tile with token t's block at x + t * x_step. Without SDOT it goes
+ * through the groups two by two: unrolled with one token, which is how answers are made; with more of them two groups
+ * are so much to do that the loop's instructions do not count, while unrolled it would be much code. */
+#if defined(__clang__)
+#define ROLL _Pragma("nounroll")
+#else
+#define ROLL _Pragma("GCC unroll 1")
+#endif
+#define EACH_PAIR(pair, statement)                             \
+    if (T == 1) {                                              \
+        UNROLL for (unsigned pair = 0; pair < 4; pair++) {     \
+            statement;                                         \
+        }                                                      \
+    } else {                                                   \
+        ROLL for (unsigned pair = 0; pair < 4; pair++) {       \
+            statement;                                         \
+        }                                                      \
+    }
 
-/* As |w| <= 128 and, by the contract of quantize, |x| <= 127, the products of two groups fit into int16: 32512. */
+/* Two groups. As |w| <= 128 and, by the contract of quantize, |x| <= 127, their products fit into int16: 32512. */
+INLINE void q8_groups(const int8_t (*q)[COL_BLOCK], const int8_t *x, size_t x_step, int32x4_t part[MAX_T][QUARTERS],
+                      const unsigned T)
+{
+    int8x16_t a0 = vld1q_s8(q[0]);
+    int8x16_t a1 = vld1q_s8(q[0] + 16);
+    int8x16_t b0 = vld1q_s8(q[1]);
+    int8x16_t b1 = vld1q_s8(q[1] + 16);
+    UNROLL for (unsigned t = 0; t < T; t++) {
+        int8x16_t xa = broadcast4(x + t * x_step);
+        int8x16_t xb = broadcast4(x + t * x_step + 4);
+        int8x8_t xa_low = vget_low_s8(xa);
+        int8x8_t xb_low = vget_low_s8(xb);
+        int32x4_t *p = part[t];
+        p[0] = vpadalq_s16(p[0], vmlal_s8(vmull_s8(vget_low_s8(a0), xa_low), vget_low_s8(b0), xb_low));
+        p[1] = vpadalq_s16(p[1], vmlal_high_s8(vmull_high_s8(a0, xa), b0, xb));
+        p[2] = vpadalq_s16(p[2], vmlal_s8(vmull_s8(vget_low_s8(a1), xa_low), vget_low_s8(b1), xb_low));
+        p[3] = vpadalq_s16(p[3], vmlal_high_s8(vmull_high_s8(a1, xa), b1, xb));
+    }
+}
+
 INLINE void q8_block(const struct col_tile_q8 *w, const int8_t *x, size_t x_step, struct eight_int sum[MAX_T],
                      const unsigned T)
 {
@@ -111,26 +148,34 @@ INLINE void q8_block(const struct col_tile_q8 *w, const int8_t *x, size_t x_step
             part[t][i] = vdupq_n_s32(0);
         }
     }
-    UNROLL for (unsigned g = 0; g < 8; g += 2) {
-        int8x16_t a0 = vld1q_s8(w->q[g]);
-        int8x16_t a1 = vld1q_s8(w->q[g] + 16);
-        int8x16_t b0 = vld1q_s8(w->q[g + 1]);
-        int8x16_t b1 = vld1q_s8(w->q[g + 1] + 16);
-        UNROLL for (unsigned t = 0; t < T; t++) {
-            int8x16_t xa = broadcast4(x + t * x_step + 4 * g);
-            int8x16_t xb = broadcast4(x + t * x_step + 4 * g + 4);
-            int8x8_t xa_low = vget_low_s8(xa);
-            int8x8_t xb_low = vget_low_s8(xb);
-            int32x4_t *p = part[t];
-            p[0] = vpadalq_s16(p[0], vmlal_s8(vmull_s8(vget_low_s8(a0), xa_low), vget_low_s8(b0), xb_low));
-            p[1] = vpadalq_s16(p[1], vmlal_high_s8(vmull_high_s8(a0, xa), b0, xb));
-            p[2] = vpadalq_s16(p[2], vmlal_s8(vmull_s8(vget_low_s8(a1), xa_low), vget_low_s8(b1), xb_low));
-            p[3] = vpadalq_s16(p[3], vmlal_high_s8(vmull_high_s8(a1, xa), b1, xb));
-        }
-    }
+    EACH_PAIR(p, q8_groups(w->q + 2 * p, x + 8 * p, x_step, part, T))
     UNROLL for (unsigned t = 0; t < T; t++) {
         sum[t] = fold(part[t]);
     }
+}
+
+/* Half of a tile: four groups. */
+DOTPROD INLINE void q8_half_dotprod(const int8_t (*q)[COL_BLOCK], const int8_t *x, size_t x_step,
+                                    struct eight_int sum[MAX_T], const unsigned T)
+{
+    int8x16_t v[MAX_T];
+    UNROLL for (unsigned t = 0; t < T; t++) {
+        v[t] = vld1q_s8(x + t * x_step);
+    }
+#define GROUP(lane)                                                       \
+    {                                                                     \
+        int8x16_t low = vld1q_s8(q[lane]);                                \
+        int8x16_t high = vld1q_s8(q[lane] + 16);                          \
+        UNROLL for (unsigned t = 0; t < T; t++) {                         \
+            sum[t].low = vdotq_laneq_s32(sum[t].low, low, v[t], lane);    \
+            sum[t].high = vdotq_laneq_s32(sum[t].high, high, v[t], lane); \
+        }                                                                 \
+    }
+    GROUP(0)
+    GROUP(1)
+    GROUP(2)
+    GROUP(3)
+#undef GROUP
 }
 
 DOTPROD INLINE void q8_block_dotprod(const struct col_tile_q8 *w, const int8_t *x, size_t x_step,
@@ -140,24 +185,7 @@ DOTPROD INLINE void q8_block_dotprod(const struct col_tile_q8 *w, const int8_t *
         sum[t] = (struct eight_int){vdupq_n_s32(0), vdupq_n_s32(0)};
     }
     UNROLL for (unsigned half = 0; half < 2; half++) {
-        int8x16_t v[MAX_T];
-        UNROLL for (unsigned t = 0; t < T; t++) {
-            v[t] = vld1q_s8(x + t * x_step + 16 * half);
-        }
-#define GROUP(lane)                                                       \
-    {                                                                     \
-        int8x16_t low = vld1q_s8(w->q[4 * half + (lane)]);                \
-        int8x16_t high = vld1q_s8(w->q[4 * half + (lane)] + 16);          \
-        UNROLL for (unsigned t = 0; t < T; t++) {                         \
-            sum[t].low = vdotq_laneq_s32(sum[t].low, low, v[t], lane);    \
-            sum[t].high = vdotq_laneq_s32(sum[t].high, high, v[t], lane); \
-        }                                                                 \
-    }
-        GROUP(0)
-        GROUP(1)
-        GROUP(2)
-        GROUP(3)
-#undef GROUP
+        q8_half_dotprod(w->q + 4 * half, x + 16 * half, x_step, sum, T);
     }
 }
 
@@ -178,6 +206,26 @@ INLINE struct nibbles load_nibbles(const uint8_t *q)
     };
 }
 
+/* Two groups. */
+INLINE void q4_groups(const uint8_t *q, const int8_t *x, size_t x_step, int16x8_t part[MAX_T][QUARTERS],
+                      const unsigned T)
+{
+    struct nibbles v = load_nibbles(q);
+    UNROLL for (unsigned t = 0; t < T; t++) {
+        int8x16_t xa = broadcast4(x + t * x_step);
+        int8x16_t xb = broadcast4(x + t * x_step + 4);
+        int16x8_t *s = part[t];
+        s[0] = vmlal_s8(s[0], vget_low_s8(v.low0), vget_low_s8(xa));
+        s[1] = vmlal_high_s8(s[1], v.low0, xa);
+        s[2] = vmlal_s8(s[2], vget_low_s8(v.low1), vget_low_s8(xa));
+        s[3] = vmlal_high_s8(s[3], v.low1, xa);
+        s[0] = vmlal_s8(s[0], vget_low_s8(v.high0), vget_low_s8(xb));
+        s[1] = vmlal_high_s8(s[1], v.high0, xb);
+        s[2] = vmlal_s8(s[2], vget_low_s8(v.high1), vget_low_s8(xb));
+        s[3] = vmlal_high_s8(s[3], v.high1, xb);
+    }
+}
+
 /* Nibbles are multiplied as they are, 0 .. 15, and 8 * sum(x) is taken off at the end. The products of all eight
  * groups fit into int16: 8 * 15 * 127 = 15240. */
 INLINE void q4_block(const struct col_tile_q4 *w, const int8_t *x, size_t x_step, struct eight_int sum[MAX_T],
@@ -189,22 +237,7 @@ INLINE void q4_block(const struct col_tile_q4 *w, const int8_t *x, size_t x_step
             part[t][i] = vdupq_n_s16(0);
         }
     }
-    UNROLL for (unsigned p = 0; p < 4; p++) {
-        struct nibbles v = load_nibbles(w->q[p]);
-        UNROLL for (unsigned t = 0; t < T; t++) {
-            int8x16_t xa = broadcast4(x + t * x_step + 8 * p);
-            int8x16_t xb = broadcast4(x + t * x_step + 8 * p + 4);
-            int16x8_t *s = part[t];
-            s[0] = vmlal_s8(s[0], vget_low_s8(v.low0), vget_low_s8(xa));
-            s[1] = vmlal_high_s8(s[1], v.low0, xa);
-            s[2] = vmlal_s8(s[2], vget_low_s8(v.low1), vget_low_s8(xa));
-            s[3] = vmlal_high_s8(s[3], v.low1, xa);
-            s[0] = vmlal_s8(s[0], vget_low_s8(v.high0), vget_low_s8(xb));
-            s[1] = vmlal_high_s8(s[1], v.high0, xb);
-            s[2] = vmlal_s8(s[2], vget_low_s8(v.high1), vget_low_s8(xb));
-            s[3] = vmlal_high_s8(s[3], v.high1, xb);
-        }
-    }
+    EACH_PAIR(p, q4_groups(w->q[p], x + 8 * p, x_step, part, T))
     UNROLL for (unsigned t = 0; t < T; t++) {
         int32x4_t offset = eight_sums(x + t * x_step);
         int32x4_t wide[QUARTERS];
@@ -217,6 +250,29 @@ INLINE void q4_block(const struct col_tile_q4 *w, const int8_t *x, size_t x_step
     }
 }
 
+/* Half of a tile: four groups. */
+DOTPROD INLINE void q4_half_dotprod(const uint8_t (*q)[COL_BLOCK], const int8_t *x, size_t x_step,
+                                    struct eight_int sum[MAX_T], const unsigned T)
+{
+    int8x16_t v[MAX_T];
+    UNROLL for (unsigned t = 0; t < T; t++) {
+        v[t] = vld1q_s8(x + t * x_step);
+    }
+#define GROUPS(index)                                                                \
+    {                                                                                \
+        struct nibbles u = load_nibbles(q[index]);                                   \
+        UNROLL for (unsigned t = 0; t < T; t++) {                                    \
+            sum[t].low = vdotq_laneq_s32(sum[t].low, u.low0, v[t], 2 * (index));     \
+            sum[t].high = vdotq_laneq_s32(sum[t].high, u.low1, v[t], 2 * (index));   \
+            sum[t].low = vdotq_laneq_s32(sum[t].low, u.high0, v[t], 2 * (index) + 1); \
+            sum[t].high = vdotq_laneq_s32(sum[t].high, u.high1, v[t], 2 * (index) + 1); \
+        }                                                                            \
+    }
+    GROUPS(0)
+    GROUPS(1)
+#undef GROUPS
+}
+
 DOTPROD INLINE void q4_block_dotprod(const struct col_tile_q4 *w, const int8_t *x, size_t x_step,
                                      struct eight_int sum[MAX_T], const unsigned T)
 {
@@ -225,70 +281,117 @@ DOTPROD INLINE void q4_block_dotprod(const struct col_tile_q4 *w, const int8_t *
         sum[t] = (struct eight_int){start, start};
     }
     UNROLL for (unsigned half = 0; half < 2; half++) {
-        int8x16_t v[MAX_T];
-        UNROLL for (unsigned t = 0; t < T; t++) {
-            v[t] = vld1q_s8(x + t * x_step + 16 * half);
-        }
-#define GROUPS(index)                                                                    \
-    {                                                                                    \
-        struct nibbles u = load_nibbles(w->q[2 * half + (index)]);                       \
-        UNROLL for (unsigned t = 0; t < T; t++) {                                        \
-            sum[t].low = vdotq_laneq_s32(sum[t].low, u.low0, v[t], 2 * (index));         \
-            sum[t].high = vdotq_laneq_s32(sum[t].high, u.low1, v[t], 2 * (index));       \
-            sum[t].low = vdotq_laneq_s32(sum[t].low, u.high0, v[t], 2 * (index) + 1);    \
-            sum[t].high = vdotq_laneq_s32(sum[t].high, u.high1, v[t], 2 * (index) + 1);  \
-        }                                                                                \
-    }
-        GROUPS(0)
-        GROUPS(1)
-#undef GROUPS
+        q4_half_dotprod(w->q + 2 * half, x + 16 * half, x_step, sum, T);
     }
 }
 
 /* -------------------------------------------------------------------------------------------- quantised products
- * The four products differ in tile and block function only; a macro makes them, since a type cannot be a parameter of
- * a function in C. `wide`: tokens that share the loads of the weights. Without SDOT the products cost so much more than
- * the loads that two are enough; four would only be more code. */
-#define QUANTISED_MATMUL(name, attributes, tile_type, block_function, wide)                                       \
-    attributes INLINE void name##_strip(const tile_type *w, uint32_t blocks, const int8_t *xq, const float *xs,   \
-                                        float *y, uint32_t y_stride, const unsigned T)                            \
-    {                                                                                                             \
-        struct eight acc[MAX_T];                                                                                  \
-        UNROLL for (unsigned t = 0; t < T; t++) {                                                                 \
-            acc[t] = (struct eight){vdupq_n_f32(0), vdupq_n_f32(0)};                                              \
-        }                                                                                                         \
-        for (uint32_t b = 0; b < blocks; b++) {                                                                   \
-            struct eight_int sum[MAX_T];                                                                          \
-            block_function(w + b, xq + (size_t)b * COL_BLOCK, (size_t)blocks * COL_BLOCK, sum, T);                \
-            struct eight wscale = load_halves(w[b].scale);                                                        \
-            UNROLL for (unsigned t = 0; t < T; t++) {                                                             \
-                acc[t] = finish_tile(acc[t], sum[t], wscale, xs[(size_t)t * blocks + b]);                         \
-            }                                                                                                     \
-        }                                                                                                         \
-        UNROLL for (unsigned t = 0; t < T; t++) {                                                                 \
-            store8(y + (size_t)t * y_stride, acc[t]);                                                             \
-        }                                                                                                         \
-    }                                                                                                             \
-    attributes static void name(const tile_type *w, uint32_t row_tiles, uint32_t blocks, const int8_t *xq,        \
-                                const float *xs, uint32_t n, float *y, uint32_t y_stride)                         \
-    {                                                                                                             \
-        EACH_STRIP(wide)                                                                                          \
+ * A strip is one row tile times T tokens, which share the loads of the weights. A product has a function for its widest
+ * strip and one for a single token; what calls them is the same for all products. */
+
+typedef void quantised_strip(const void *w, uint32_t blocks, const int8_t *xq, const float *xs, float *y,
+                             uint32_t y_stride);
+
+struct quantised_strips {
+    quantised_strip *wide, *one;
+    uint32_t tokens; /* of a wide strip */
+    uint32_t tile_bytes;
+};
+
+/* One row tile at a time: its weights are read from the first byte to the last, and again for the next tokens. */
+static __attribute__((noinline)) void quantised_product(const void *w, uint32_t row_tiles, uint32_t blocks,
+                                                        const int8_t *xq, const float *xs, uint32_t n, float *y,
+                                                        uint32_t y_stride, const struct quantised_strips *strips)
+{
+    const uint8_t *tiles = w;
+    for (uint32_t tile = 0; tile < row_tiles; tile++, tiles += (size_t)blocks * strips->tile_bytes, y += ROWS) {
+        for (uint32_t token = 0; token < n;) {
+            const size_t first = (size_t)token * blocks;
+            const bool wide = n - token >= strips->tokens;
+            (wide ? strips->wide : strips->one)(tiles, blocks, xq + first * COL_BLOCK, xs + first,
+                                                y + (size_t)token * y_stride, y_stride);
+            token += wide ? strips->tokens : 1u;
+        }
+    }
+}
+
+/* The four products differ in tile and block function only; a macro makes them, since a type cannot be a parameter of
+ * a function in C. Without SDOT the products cost so much more than the loads that two tokens are enough; four would
+ * only be more code. */
+#define QUANTISED_MATMUL(name, attributes, tile_type, block_function, wide_tokens)                                  \
+    attributes INLINE void name##_strip(const tile_type *w, uint32_t blocks, const int8_t *xq, const float *xs,     \
+                                        float *y, uint32_t y_stride, const unsigned T)                              \
+    {                                                                                                               \
+        struct eight acc[MAX_T];                                                                                    \
+        UNROLL for (unsigned t = 0; t < T; t++) {                                                                   \
+            acc[t] = (struct eight){vdupq_n_f32(0), vdupq_n_f32(0)};                                                \
+        }                                                                                                           \
+        for (uint32_t b = 0; b < blocks; b++) {                                                                     \
+            struct eight_int sum[MAX_T];                                                                            \
+            block_function(w + b, xq + (size_t)b * COL_BLOCK, (size_t)blocks * COL_BLOCK, sum, T);                  \
+            struct eight wscale = load_halves(w[b].scale);                                                          \
+            UNROLL for (unsigned t = 0; t < T; t++) {                                                               \
+                acc[t] = finish_tile(acc[t], sum[t], wscale, xs[(size_t)t * blocks + b]);                           \
+            }                                                                                                       \
+        }                                                                                                           \
+        UNROLL for (unsigned t = 0; t < T; t++) {                                                                   \
+            store8(y + (size_t)t * y_stride, acc[t]);                                                               \
+        }                                                                                                           \
+    }                                                                                                               \
+    attributes static void name##_wide(const void *w, uint32_t blocks, const int8_t *xq, const float *xs, float *y, \
+                                       uint32_t y_stride)                                                           \
+    {                                                                                                               \
+        name##_strip(w, blocks, xq, xs, y, y_stride, wide_tokens);                                                  \
+    }                                                                                                               \
+    attributes static void name##_one(const void *w, uint32_t blocks, const int8_t *xq, const float *xs, float *y,  \
+                                      uint32_t y_stride)                                                            \
+    {                                                                                                               \
+        name##_strip(w, blocks, xq, xs, y, y_stride, 1);                                                            \
+    }                                                                                                               \
+    static void name(const tile_type *w, uint32_t row_tiles, uint32_t blocks, const int8_t *xq, const float *xs,    \
+                     uint32_t n, float *y, uint32_t y_stride)                                                       \
+    {                                                                                                               \
+        static const struct quantised_strips strips = {name##_wide, name##_one, wide_tokens, sizeof(tile_type)};    \
+        quantised_product(w, row_tiles, blocks, xq, xs, n, y, y_stride, &strips);                                   \
     }
 
-#define STRIP(T) matmul_q8_strip(QUANTISED_STRIP_ARGUMENTS, T)
 QUANTISED_MATMUL(matmul_q8, , struct col_tile_q8, q8_block, 2)
-#undef STRIP
-#define STRIP(T) matmul_q8_dotprod_strip(QUANTISED_STRIP_ARGUMENTS, T)
 QUANTISED_MATMUL(matmul_q8_dotprod, DOTPROD, struct col_tile_q8, q8_block_dotprod, 4)
-#undef STRIP
-#define STRIP(T) matmul_q4_strip(QUANTISED_STRIP_ARGUMENTS, T)
 QUANTISED_MATMUL(matmul_q4, , struct col_tile_q4, q4_block, 2)
-#undef STRIP
-#define STRIP(T) matmul_q4_dotprod_strip(QUANTISED_STRIP_ARGUMENTS, T)
 QUANTISED_MATMUL(matmul_q4_dotprod, DOTPROD, struct col_tile_q4, q4_block_dotprod, 4)
-#undef STRIP
 
-/* ------------------------------------------------------------------------------------------------ float products */
+/* ------------------------------------------------------------------------------------------------ float products
+ * These add once per column instead of once per block and would wait for each addition: a strip is one row tile and
+ * four tokens or, with fewer tokens, four row tiles and one token, which are eight chains either way. */
+
+typedef void float_strip(const void *w, uint32_t cols, const float *x, uint32_t x_stride, float *y, uint32_t y_stride);
+
+struct float_strips {
+    float_strip *tokens, *tiles, *one; /* four tokens, four row tiles, one of each */
+    uint32_t column_bytes;
+};
+
+static __attribute__((noinline)) void float_product(const void *w, uint32_t row_tiles, uint32_t cols, const float *x,
+                                                    uint32_t x_stride, uint32_t n, float *y, uint32_t y_stride,
+                                                    const struct float_strips *strips)
+{
+    const uint8_t *tiles = w;
+    const size_t tile_bytes = (size_t)cols * strips->column_bytes;
+    const uint32_t fours = n & ~3u;
+    const uint32_t quads = row_tiles & ~3u;
+    for (uint32_t tile = 0; tile < row_tiles; tile++, tiles += tile_bytes, y += ROWS) {
+        for (uint32_t token = 0; token < fours; token += 4) {
+            strips->tokens(tiles, cols, x + (size_t)token * x_stride, x_stride, y + (size_t)token * y_stride, y_stride);
+        }
+        if (tile < quads && tile % 4u != 0) {
+            continue; /* the first of the four took the rest for all */
+        }
+        float_strip *rest = tile < quads ? strips->tiles : strips->one;
+        for (uint32_t token = fours; token < n; token++) {
+            rest(tiles, cols, x + (size_t)token * x_stride, x_stride, y + (size_t)token * y_stride, y_stride);
+        }
+    }
+}
 
 /* Eight weights, one of each row, from a column of a float tile. */
 INLINE struct eight load_column(const void *w, size_t column, const bool half)
@@ -296,8 +399,8 @@ INLINE struct eight load_column(const void *w, size_t column, const bool half)
     return half ? load_halves((const uint16_t *)w + column * ROWS) : load8((const float *)w + column * ROWS);
 }
 
-INLINE void float_strip(const void *w, uint32_t cols, const float *x, uint32_t x_stride, float *y, uint32_t y_stride,
-                        const unsigned R, const unsigned T, const bool half)
+INLINE void any_float_strip(const void *w, uint32_t cols, const float *x, uint32_t x_stride, float *y,
+                            uint32_t y_stride, const unsigned R, const unsigned T, const bool half)
 {
     struct eight acc[MAX_R][MAX_T];
     UNROLL for (unsigned r = 0; r < R; r++) {
@@ -320,21 +423,25 @@ INLINE void float_strip(const void *w, uint32_t cols, const float *x, uint32_t x
     }
 }
 
-#define STRIP(R, T) float_strip(FLOAT_STRIP_ARGUMENTS, R, T, true)
-static void matmul_f16(const uint16_t *w, uint32_t row_tiles, uint32_t cols, const float *x, uint32_t x_stride,
-                       uint32_t n, float *y, uint32_t y_stride)
-{
-    EACH_WIDE_STRIP(1) /* eight chains are enough here */
-}
-#undef STRIP
+#define FLOAT_STRIP(name, R, T, half)                                                                            \
+    static void name(const void *w, uint32_t cols, const float *x, uint32_t x_stride, float *y, uint32_t y_stride) \
+    {                                                                                                            \
+        any_float_strip(w, cols, x, x_stride, y, y_stride, R, T, half);                                          \
+    }
 
-#define STRIP(R, T) float_strip(FLOAT_STRIP_ARGUMENTS, R, T, false)
-static void matmul_f32(const float *w, uint32_t row_tiles, uint32_t cols, const float *x, uint32_t x_stride,
-                       uint32_t n, float *y, uint32_t y_stride)
-{
-    EACH_WIDE_STRIP(1) /* eight chains are enough here */
-}
-#undef STRIP
+#define FLOAT_MATMUL(name, type, half)                                                                              \
+    FLOAT_STRIP(name##_tokens, 1, 4, half)                                                                          \
+    FLOAT_STRIP(name##_tiles, 4, 1, half)                                                                           \
+    FLOAT_STRIP(name##_one, 1, 1, half)                                                                             \
+    static void name(const type *w, uint32_t row_tiles, uint32_t cols, const float *x, uint32_t x_stride, uint32_t n, \
+                     float *y, uint32_t y_stride)                                                                   \
+    {                                                                                                               \
+        static const struct float_strips strips = {name##_tokens, name##_tiles, name##_one, ROWS * sizeof(type)};   \
+        float_product(w, row_tiles, cols, x, x_stride, n, y, y_stride, &strips);                                    \
+    }
+
+FLOAT_MATMUL(matmul_f16, uint16_t, true)
+FLOAT_MATMUL(matmul_f32, float, false)
 
 /* ------------------------------------------------------------------------------------------------------- vectors */
 
