@@ -54,9 +54,10 @@ def file_flags(path, architecture):
 
 def engine_objects(env, build, without=()):
     """The whole engine but for the files named, each kernel file with the flags of its instruction set."""
+    everywhere = contract_flags.FREESTANDING + list(env.get("ENGINE_FLAGS", []))
     made = []
     for path in c_files(*ENGINE_DIRECTORIES):
         flags = file_flags(path, env["ARCHITECTURE"])
         if flags is not None and path.rsplit("/", 1)[-1] not in without:
-            made += objects(env, build, [path], contract_flags.FREESTANDING + flags)
+            made += objects(env, build, [path], everywhere + flags)
     return made
