@@ -30,12 +30,24 @@ def _host_environment(arguments, sanitize, compiler=None):
     return env
 
 
+# What a program needs beside the engine: of the runtime and the host board.
+MORE_SOURCES = {
+    "bench_store": [
+        *(f"firmware/runtime/{name}.c" for name in ("loader", "storage", "volume")),
+        *(f"host_tools/host_board/{name}.c" for name in ("block", "crc_join")),
+    ]
+}
+
+
 def _programs(env, build, directory, library, prefix=""):
     """Each C file of a directory is one program, linked with the engine."""
     made = []
     for path in c_files(directory):
         name = path.rsplit("/", 1)[-1].removesuffix(".c")
-        made += env.Program(f"{build}/{directory}/{prefix}{name}", [*objects(env, build, [path]), library])
+        sources = [path, *MORE_SOURCES.get(name, [])]
+        flags = [*env["LINKFLAGS"], "-pthread"] if name in MORE_SOURCES else env["LINKFLAGS"]
+        target = f"{build}/{directory}/{prefix}{name}"
+        made += env.Program(target, [*objects(env, build, sources), library], LINKFLAGS=flags)
     return made
 
 
