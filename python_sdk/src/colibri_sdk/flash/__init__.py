@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["write_card"]
 
-# Where nobody says otherwise.
-DEFAULT_SLOTS = 1
-
 
 def write_card(
     board: Board,
@@ -57,7 +54,7 @@ def write_card(
     handle, name = tempfile.mkstemp(prefix=f".{to.name}.", dir=to.parent)
     os.close(handle)
     scratch = Path(name)
-    slots = DEFAULT_SLOTS if slots is None else slots
+    slots = SLOTS if slots is None else slots
     try:
         make_card(
             board, firmware=firmware, model=model, to=scratch, boot_files=boot_files, for_emulator=True, slots=slots
@@ -91,7 +88,7 @@ def _write_device(
     model_bytes = model_size(model)
     needed = {count: plan(board, model_bytes, count)[-1].end for count in (1, SLOTS)}
     if slots is None:
-        slots = DEFAULT_SLOTS if needed[DEFAULT_SLOTS] <= disk.bytes else 1
+        slots = SLOTS if needed[SLOTS] <= disk.bytes else 1
     if slots in needed and needed[slots] > disk.bytes:
         raise FlashError(
             f"{to} has {disk.bytes:,} bytes; {needed[slots]:,} are needed for {slots} slot{'s'[: slots - 1]}",
