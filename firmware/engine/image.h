@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #define COL_IMAGE_MAGIC "COLIBRI\x1a"
-#define COL_FORMAT_VERSION 1u
+#define COL_FORMAT_VERSION 2u
 #define COL_NUMERIC_VERSION 1u
 #define COL_PAGE 4096u
 
@@ -29,7 +29,7 @@ struct col_header {
     uint64_t image_bytes;     /* the whole file, a multiple of COL_PAGE */
     uint32_t page_bytes;      /* COL_PAGE */
     uint32_t section_count;   /* entries of the directory that follows at byte 128 */
-    uint8_t image_id[16];     /* first half of the SHA-256 over everything from byte 4096 on */
+    uint8_t image_id[16];     /* first half of the SHA-256 over everything from byte 4096 to the signature section */
     char model_name[48];      /* UTF-8, NUL-padded, at least one NUL */
     uint32_t prng;            /* enum col_prng */
     uint32_t reserved[6];
@@ -41,24 +41,30 @@ enum col_prng { COL_PRNG_SPLITMIX64 = 1 };
 
 #define COL_MAX_SECTIONS ((COL_PAGE - 128u) / 64u)
 
-/* Sections lie in the order of their kinds, each kind exactly once, the bytes between two sections are zero. */
+/* Sections lie in the order of their kinds, each kind at most once, the bytes between two sections are zero.
+ *
+ * Two stretches from byte 0 on have names. What stands before the signature is *signed*: it states everything else, the
+ * experts through their digests. What stands before the experts is the *front*, which a device reads once and keeps. */
 enum col_section_kind {
-    COL_SECTION_MODEL = 1,     /* one struct col_model */
-    COL_SECTION_LAYERS = 2,    /* col_model.layers x struct col_layer */
-    COL_SECTION_TOKENIZER = 3, /* struct col_tokenizer and its tables; absent in a model that takes ids only */
-    COL_SECTION_TEMPLATE = 4,  /* struct col_template and its segments; absent together with the tokenizer */
-    COL_SECTION_ROPE = 5,      /* cosines, then sines: 2 x [context_max][rotary_dim / 2] binary32 */
-    COL_SECTION_RESIDENT = 6,  /* weights that every token uses */
-    COL_SECTION_EXPERT_DIR = 7,/* struct col_expert for each expert of each layer; absent in a model without any */
-    COL_SECTION_EXPERTS = 8,   /* the experts' blobs; its CRC-32 is 0, each expert has its own; absent together with 7 */
-    COL_SECTION_CARD = 9       /* UTF-8 JSON for people and tools; the engine checks its CRC and reads nothing */
+    COL_SECTION_MODEL = 1,      /* one struct col_model */
+    COL_SECTION_LAYERS = 2,     /* col_model.layers x struct col_layer */
+    COL_SECTION_TOKENIZER = 3,  /* struct col_tokenizer and its tables; absent in a model that takes ids only */
+    COL_SECTION_TEMPLATE = 4,   /* struct col_template and its segments; absent together with the tokenizer */
+    COL_SECTION_ROPE = 5,       /* cosines, then sines: 2 x [context_max][rotary_dim / 2] binary32 */
+    COL_SECTION_RESIDENT = 6,   /* weights that every token uses */
+    COL_SECTION_EXPERT_DIR = 7, /* struct col_expert for each expert of each layer; absent in a model without any */
+    COL_SECTION_CARD = 8,       /* UTF-8 JSON for people and tools; the engine checks its CRC and reads nothing */
+    COL_SECTION_SIGNATURE = 9,  /* one struct col_signature; its CRC-32 in the directory is 0, it has its own */
+    COL_SECTION_UPDATES = 10,   /* two copies of the table of replaced experts, each with checksums; absent with 7 */
+    COL_SECTION_EXPERTS = 11    /* the experts' blobs, each with a checksum, then spare places; absent with 7 */
 };
+#define COL_SECTION_LAST COL_SECTION_EXPERTS
 
 struct col_section {
-    char name[16];      /* "model", "layers", "tokenizer", "template", "rope", "resident", "expert-dir", "experts",
-                           "card": NUL-padded, for messages */
+    char name[16];      /* "model", "layers", "tokenizer", "template", "rope", "resident", "expert-dir", "card",
+                           "signature", "updates", "experts": NUL-padded, for messages */
     uint32_t kind;      /* enum col_section_kind */
-    uint32_t crc32;     /* over `bytes` bytes from `offset` */
+    uint32_t crc32;     /* over `bytes` bytes from `offset`; 0 where the section has checksums of its own */
     uint64_t offset;    /* from the image's start, a multiple of COL_PAGE */
     uint64_t bytes;     /* exact length, not rounded up to a page */
     uint32_t reserved[6];
@@ -266,15 +272,80 @@ struct col_layer {
 };
 COL_ASSERT_SIZE(struct col_layer, 1312);
 
+/* An expert as it was packed. Blobs follow each other in the order of the directory, without gaps. */
 struct col_expert {
-    uint64_t offset;     /* of the blob, from the start of the experts section; a multiple of COL_PAGE */
-    uint64_t bytes;      /* equals the layer's expert_bytes */
-    uint32_t crc32;      /* over the blob */
-    uint32_t generation; /* counts replacements; 0 when packed */
+    uint64_t offset;    /* of the blob, from the start of the experts section: the sum of `bytes` of all entries before */
+    uint64_t bytes;     /* equals the layer's expert_bytes */
+    uint32_t crc32;     /* over the blob */
+    uint32_t pin;       /* 0: not pinned; else its place in the order in which the layer's experts stay cached, from 1 */
     uint32_t layer;
     uint32_t expert;
+    uint8_t digest[32]; /* BLAKE2b-256 of the blob */
 };
-COL_ASSERT_SIZE(struct col_expert, 32);
+COL_ASSERT_SIZE(struct col_expert, 64);
+
+/* ----------------------------------------------------------------------------------------- signature and updates */
+
+#define COL_SIGNATURE_MAGIC "COLISIG\x1a"
+#define COL_SIGNATURE_VERSION 1u
+
+enum col_signature_algorithm {
+    COL_SIGNATURE_NONE = 0, /* unsigned: all fields but magic, version and crc32 are zero */
+    COL_SIGNATURE_EDDSA = 1 /* EdDSA on Curve25519 with BLAKE2b (crypto_eddsa_sign of Monocypher) */
+};
+
+/* Who vouches for the bytes before this section. */
+struct col_signature {
+    uint8_t magic[8];      /* COL_SIGNATURE_MAGIC */
+    uint32_t version;      /* COL_SIGNATURE_VERSION */
+    uint32_t algorithm;    /* enum col_signature_algorithm */
+    uint64_t counter;      /* a device refuses what is below the highest one that it has confirmed */
+    char board[32];        /* the only board that may run this; NUL-padded; empty: any */
+    uint8_t key_id[16];    /* first half of the BLAKE2b-256 of the public key */
+    uint8_t digest[64];    /* BLAKE2b-512 over everything from byte 0 to this section */
+    uint8_t signature[64]; /* over the COL_SIGNED_BYTES bytes of this struct that stand before */
+    uint32_t reserved[13];
+    uint32_t crc32;        /* over the 252 bytes before */
+};
+COL_ASSERT_SIZE(struct col_signature, 256);
+#define COL_SIGNED_BYTES 136u
+
+/* The updates section: two copies of the same length, a multiple of COL_PAGE, so that one can be written while the other
+ * counts. Each is a struct col_update_head and `count` entries; what follows means nothing. The copy that is whole and
+ * has the higher sequence counts; the packer writes copy 0 with sequence 1 and no entry, and copy 1 as zeros. */
+#define COL_UPDATES_MAGIC "COLIUPD\x1a"
+#define COL_MAX_UPDATES 1022u /* as many as 64 pages hold */
+
+struct col_update_head {
+    uint8_t magic[8];       /* COL_UPDATES_MAGIC */
+    uint64_t sequence;      /* at least 1 */
+    uint32_t count;
+    uint32_t entries_crc32; /* over the entries */
+    uint8_t image_id[16];   /* the header's */
+    uint32_t reserved[117];
+    uint32_t crc32;         /* over the 508 bytes before */
+};
+COL_ASSERT_SIZE(struct col_update_head, 512); /* one sector, the smallest that storage writes */
+
+/* An expert that replaces the packed one. Entries ascend by layer, then by expert; one for each expert. Without a
+ * signature, key_id and signature are zero. */
+struct col_update {
+    uint64_t offset;       /* of its place, from the start of the experts section; the device's choice, not signed */
+    uint64_t bytes;        /* equals the layer's expert_bytes */
+    uint32_t layer;
+    uint32_t expert;
+    uint32_t generation;   /* counts the expert's replacements, from 1; as packed it has 0 */
+    uint32_t crc32;        /* over the blob */
+    uint64_t counter;      /* as in struct col_signature */
+    char board[32];        /* as in struct col_signature */
+    uint8_t image_id[16];  /* of the image that this is made for */
+    uint8_t digest[32];    /* BLAKE2b-256 of the blob */
+    uint8_t key_id[16];    /* as in struct col_signature */
+    uint8_t signature[64]; /* over the COL_UPDATE_SIGNED_BYTES bytes of this struct from `bytes` to key_id */
+    uint32_t reserved[14];
+};
+COL_ASSERT_SIZE(struct col_update, 256);
+#define COL_UPDATE_SIGNED_BYTES 128u
 
 /* ------------------------------------------------------------------------------------------------------ tokenizer */
 

@@ -36,4 +36,7 @@ COLIBRI_MUST_CHECK colibri_status col_check_model(struct col_image *image, struc
 COLIBRI_MUST_CHECK colibri_status col_check_layer(struct col_image *image, const struct col_layer *layer,
                                                   struct colibri_detail *detail);
 
+/* Chooses the copy of the update table that counts and checks it; fills image->update and the fields beside it. */
+COLIBRI_MUST_CHECK colibri_status col_check_updates(struct col_image *image, struct colibri_detail *detail);
+
 #endif

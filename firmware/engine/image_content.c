@@ -17,9 +17,9 @@ static bool zero_bytes(const uint8_t *data, uint64_t bytes)
 static colibri_status check_sections(const struct col_image *image, struct colibri_detail *detail)
 {
     uint64_t end = COL_PAGE;
-    for (uint32_t kind = COL_SECTION_MODEL; kind <= COL_SECTION_CARD; kind++) {
+    for (uint32_t kind = COL_SECTION_MODEL; kind <= COL_SECTION_LAST; kind++) {
         const struct col_section *s = image->section[kind];
-        if (s == NULL) {
+        if (s == NULL || s->offset == image->bytes) { /* where a front ends */
             continue;
         }
         if (!zero_bytes(image->base + end, s->offset - end)) {
@@ -34,10 +34,11 @@ static colibri_status check_sections(const struct col_image *image, struct colib
     if (!zero_bytes(image->base + end, image->bytes - end)) {
         return col_fail(COLIBRI_E_IMAGE_CHECKSUM, detail, "image", end, image->bytes);
     }
-    for (uint32_t i = 0; i < image->expert_count; i++) {
+    for (uint32_t i = 0; i < image->expert_count && !image->front; i++) {
         const struct col_expert *e = &image->expert[i];
-        const uint32_t crc = colibri_crc32(0, image->blobs + e->offset, (size_t)e->bytes);
-        if (crc != e->crc32) {
+        struct col_place place;
+        col_image_effective(image, i, &place);
+        if (colibri_crc32(0, image->base + place.offset, (size_t)e->bytes) != place.crc32) {
             return col_fail(COLIBRI_E_IMAGE_CHECKSUM, detail, "experts", e->expert, e->layer);
         }
     }
@@ -86,8 +87,10 @@ static colibri_status check_layer(const struct col_image *image, uint32_t layer,
         COL_REQUIRE(check_tensor(resident[t].tensor, image->resident, resident[t].name, layer, detail));
     }
     COL_REQUIRE(check_ffn(&l->shared, image->resident, layer, detail));
-    for (uint32_t e = 0; e < l->router.experts; e++) {
-        COL_REQUIRE(check_ffn(&l->expert, image->blobs + image->expert[l->first_expert + e].offset, layer, detail));
+    for (uint32_t e = 0; e < l->router.experts && !image->front; e++) {
+        struct col_place place;
+        col_image_effective(image, l->first_expert + e, &place);
+        COL_REQUIRE(check_ffn(&l->expert, image->base + place.offset, layer, detail));
     }
     return COLIBRI_OK;
 }

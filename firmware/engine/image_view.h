@@ -21,6 +21,14 @@
 
 #define COL_KV_LAST COLIBRI_KV_Q8
 
+/* Where an expert lies that counts now: the packed one, or what replaced it. */
+struct col_place {
+    uint64_t offset;       /* from the image's start */
+    uint32_t crc32;
+    uint32_t generation;   /* 0: as packed */
+    const uint8_t *digest; /* [32], in the image */
+};
+
 /* The largest dimensions over all layers, which size the buffers. */
 struct col_widths {
     uint32_t rank;     /* rows of query_down */
@@ -35,15 +43,24 @@ struct col_widths {
 
 struct col_image {
     const uint8_t *base;
-    uint64_t bytes;
+    uint64_t bytes; /* that can be addressed: the whole image, or its front */
+    bool front;     /* the experts can't be addressed: blobs is NULL */
     const struct col_header *header;
-    const struct col_section *section[COL_SECTION_CARD + 1]; /* by kind; NULL: absent */
+    const struct col_section *section[COL_SECTION_LAST + 1]; /* by kind; NULL: absent */
     const struct col_model *model;
     const struct col_layer *layer;   /* [model->layers] */
     const struct col_expert *expert; /* [expert_count]; NULL without any */
     uint32_t expert_count;
+    const struct col_signature *signature;
+    const struct col_update *update; /* [update_count]; NULL without experts */
+    uint32_t update_count;
+    uint32_t updates_copy;     /* 0 or 1: the copy that counts */
+    uint64_t updates_sequence; /* its sequence; 0 without experts */
     const uint8_t *resident;
     const uint8_t *blobs;
+    uint64_t blob_bytes;  /* of all experts as packed; spare places follow */
+    uint64_t place_bytes; /* of one spare place: the largest expert_bytes */
+    uint32_t spare_count;
     const float *cosines; /* [context_max][rotary_dim / 2] */
     const float *sines;   /* the same shape */
     bool has_tokenizer;
@@ -52,18 +69,30 @@ struct col_image {
     struct col_widths widest;
 };
 
-/* Checks the structure of an image, the checksums of its tables included, and fills *image. Touches the header page,
- * the tables and the tokenizer, not the weights. On failure *image is of no use. */
+/* Checks the structure of an image, the checksums of its tables included, and fills *image. `bytes` is the length of
+ * the whole image or of its front, what stands before the experts section. Touches the header page, the tables and
+ * the tokenizer, not the weights. On failure *image is of no use. */
 COLIBRI_MUST_CHECK colibri_status col_image_open(const void *base, uint64_t bytes, struct col_image *image,
                                                  struct colibri_detail *detail);
 
 /* Checks the contents of an opened image: every CRC-32, the zero bytes between sections, every scale and float
- * weight finite. Reads every byte once or twice. */
+ * weight finite; of a front everything but the experts. Reads every byte once or twice. */
 COLIBRI_MUST_CHECK colibri_status col_image_check_content(const struct col_image *image,
                                                           struct colibri_detail *detail);
 
-/* Checks the CRC-32 of one section that exists. */
+/* Checks the CRC-32 of one section that exists; those that have checksums of their own have 0 in the directory. */
 COLIBRI_MUST_CHECK colibri_status col_image_check_section(const struct col_image *image, uint32_t kind,
                                                           struct colibri_detail *detail);
+
+/* The place of entry `index` of the expert directory, after updates. */
+void col_image_effective(const struct col_image *image, uint32_t index, struct col_place *place);
+
+/* Whether a copy of the updates section, `copy_bytes` long, is whole and belongs to the image of that id. */
+bool col_updates_whole(const struct col_update_head *copy, uint64_t copy_bytes, const uint8_t image_id[16]);
+
+/* Checks a table of updates against an image that is open but for its updates: each entry's expert, length, generation
+ * and place, and the order. COLIBRI_E_IMAGE_EXPERT, detail "updates". */
+COLIBRI_MUST_CHECK colibri_status col_updates_check(const struct col_image *image, const struct col_update *update,
+                                                    uint32_t count, struct colibri_detail *detail);
 
 #endif

@@ -104,6 +104,42 @@ static uint32_t header_checksum(const uint8_t *image)
     return colibri_crc32(crc, image + at + sizeof zero, COL_PAGE - at - sizeof zero);
 }
 
+/* The checksums of one copy of the table of updates, and those of the experts that it names; its image id, too. */
+static void fix_updates(uint8_t *image, uint8_t *copy, uint64_t copy_bytes, const struct col_section *experts)
+{
+    struct col_update_head head;
+    if (copy_bytes < sizeof head) {
+        return;
+    }
+    memcpy(&head, copy, sizeof head);
+    memcpy(head.image_id, image + offsetof(struct col_header, image_id), sizeof head.image_id);
+    const uint64_t room = (copy_bytes - sizeof head) / sizeof(struct col_update);
+    const uint64_t count = head.count < room ? head.count : room;
+    for (uint64_t i = 0; i < count; i++) {
+        struct col_update u;
+        uint8_t *at = copy + sizeof head + i * sizeof u;
+        memcpy(&u, at, sizeof u);
+        memcpy(u.image_id, head.image_id, sizeof u.image_id);
+        if (inside(u.offset, u.bytes, experts->bytes)) {
+            u.crc32 = colibri_crc32(0, image + experts->offset + u.offset, (size_t)u.bytes);
+        }
+        memcpy(at, &u, sizeof u);
+    }
+    head.entries_crc32 = colibri_crc32(0, copy + sizeof head, (size_t)count * sizeof(struct col_update));
+    head.crc32 = colibri_crc32(0, &head, offsetof(struct col_update_head, crc32));
+    memcpy(copy, &head, sizeof head);
+}
+
+static void fix_signature(uint8_t *image, const struct col_section *section)
+{
+    struct col_signature signature;
+    if (section->bytes >= sizeof signature) {
+        memcpy(&signature, image + section->offset, sizeof signature);
+        signature.crc32 = colibri_crc32(0, &signature, offsetof(struct col_signature, crc32));
+        memcpy(image + section->offset, &signature, sizeof signature);
+    }
+}
+
 /* From the inside out: experts, sections, header. */
 static void fix_checksums(uint8_t *image, size_t size)
 {
@@ -117,9 +153,15 @@ static void fix_checksums(uint8_t *image, size_t size)
             memcpy(image + directory.offset + at, &e, sizeof e);
         }
     }
+    const struct col_section updates = find_section(image, size, COL_SECTION_UPDATES);
+    for (uint64_t copy = 0; copy < 2u; copy++) {
+        fix_updates(image, image + updates.offset + copy * (updates.bytes / 2u), updates.bytes / 2u, &experts);
+    }
+    const struct col_section signature = find_section(image, size, COL_SECTION_SIGNATURE);
+    fix_signature(image, &signature);
     for (uint32_t i = 0; i < section_count(image, size); i++) {
         struct col_section s;
-        if (section_at(image, size, i, &s) && s.kind != COL_SECTION_EXPERTS && inside(s.offset, s.bytes, size)) {
+        if (section_at(image, size, i, &s) && s.kind < COL_SECTION_SIGNATURE && inside(s.offset, s.bytes, size)) {
             s.crc32 = colibri_crc32(0, image + s.offset, (size_t)s.bytes);
             memcpy(image + sizeof(struct col_header) + (size_t)i * sizeof s, &s, sizeof s);
         }
@@ -384,15 +426,15 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsi
         return size;
     }
     if (kind == 14) {
-        const size_t end = sizeof(struct col_header) + 9u * sizeof(struct col_section);
+        const size_t end = sizeof(struct col_header) + COL_SECTION_LAST * sizeof(struct col_section);
         LLVMFuzzerMutate(data, end, end);
         return size;
     }
     static const uint8_t sections[14] = {0, COL_SECTION_MODEL, COL_SECTION_LAYERS, COL_SECTION_TOKENIZER,
                                          COL_SECTION_TEMPLATE, COL_SECTION_ROPE, COL_SECTION_RESIDENT,
                                          COL_SECTION_EXPERT_DIR, COL_SECTION_EXPERTS, COL_SECTION_MODEL,
-                                         COL_SECTION_LAYERS, COL_SECTION_RESIDENT, COL_SECTION_EXPERTS,
-                                         COL_SECTION_EXPERT_DIR};
+                                         COL_SECTION_LAYERS, COL_SECTION_UPDATES, COL_SECTION_UPDATES,
+                                         COL_SECTION_SIGNATURE};
     const struct col_section s = find_section(data, size, sections[kind]);
     if (s.bytes == 0) {
         return LLVMFuzzerMutate(data, size, capacity);

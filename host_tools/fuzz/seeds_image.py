@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes seed inputs for fuzz_image into a directory: tiny images of every format, with and without a tokenizer, and
-some of every part of the layer description, from the checkpoints of tests/parity/variants.
+some of every part of the layer description, from the checkpoints of tests/parity/variants; some with replaced experts.
 
 python host_tools/fuzz/seeds_image.py build/fuzz/seeds-image
 
@@ -21,7 +21,9 @@ from safetensors.numpy import save_file
 from seeds_tokenizer import TRIMMING, small
 
 from colibri_sdk.convert import pack
-from colibri_sdk.image.layout import HEADER
+from colibri_sdk.image.layout import HEADER, UPDATE, SectionKind
+from colibri_sdk.image.reader import ImageFile
+from colibri_sdk.image.updates import encode_copy
 
 HEADER_CRC = HEADER.fields["header_crc32"][1]
 
@@ -125,7 +127,34 @@ def main(out: Path) -> None:
                     unseal(seed)
     for name, options in DESCRIPTIONS.items():
         pack(VARIANTS / name, out / name, context=24, **options)
+        replace_experts(out / name, out / f"{name}-replaced")
         unseal(out / name)
+
+
+def replace_experts(image: Path, out: Path) -> None:
+    """The same image with its first expert in the spare place, and the second, if it has the same length, where the
+    first was. Nothing for a model without experts."""
+    data = np.fromfile(image, np.uint8)
+    with ImageFile(image) as file:
+        if not len(file.experts):
+            return
+        updates, experts = file.sections[SectionKind.UPDATES], file.sections[SectionKind.EXPERTS]
+        first, second = file.experts[0], file.experts[1]
+        chosen = [(first, experts.bytes - file.spare_places[1]), (second, int(first["offset"]))]
+        image_id = bytes(file.header["image_id"])
+    entries = np.zeros(2 if second["bytes"] == first["bytes"] else 1, UPDATE)
+    for entry, (packed, offset) in zip(entries, chosen, strict=False):
+        size = int(packed["bytes"])
+        source = experts.offset + int(packed["offset"])
+        data[experts.offset + offset : experts.offset + offset + size] = data[source : source + size]
+        for name in ("bytes", "layer", "expert", "crc32", "digest"):
+            entry[name] = packed[name]
+        entry["offset"], entry["generation"], entry["image_id"] = offset, 1, np.void(image_id)
+    half = updates.bytes // 2
+    copy = encode_copy(entries, 2, image_id, half)
+    data[updates.offset + half : updates.offset + updates.bytes] = np.frombuffer(copy, np.uint8)
+    data.tofile(out)
+    unseal(out)
 
 
 def unseal(seed: Path) -> None:

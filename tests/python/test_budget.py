@@ -95,7 +95,7 @@ def test_units_hold_every_matrix_and_their_bytes_are_right(tmp_path: Path, name:
     """Changing one unit's format changes the image by what unit_bytes says, up to the page that sections end on."""
     source = PARITY / name
     config = json.loads((source / "config.json").read_text())
-    pack(source, tmp_path / "f32.colibri", quant="f32", kv="f16")
+    pack(source, tmp_path / "f32.colibri", quant="f32", kv="f16", spare=0)
     with ImageFile(tmp_path / "f32.colibri") as image:
         base = image.image_bytes
     from colibri_sdk.convert.packer import Options, describe
@@ -105,10 +105,10 @@ def test_units_hold_every_matrix_and_their_bytes_are_right(tmp_path: Path, name:
     assert len(set(parts)) == len(parts) and len(config) > 0
     for unit in parts:
         plan = plan_of(parts, {unit: ENCODINGS["q4"]})
-        report = pack(source, tmp_path / "one.colibri", quant=plan.text, kv="f16")
+        report = pack(source, tmp_path / "one.colibri", quant=plan.text, kv="f16", spare=0)
         saved = unit_bytes(description, unit, ENCODINGS["f32"]) - unit_bytes(description, unit, ENCODINGS["q4"])
         assert abs(base - report.image_bytes - saved) <= 2 * PAGE and saved > 0
-    everything = pack(source, tmp_path / "all.colibri", quant="q4,router=f32", kv="f16")
+    everything = pack(source, tmp_path / "all.colibri", quant="q4,router=f32", kv="f16", spare=0)
     saved = sum(
         unit_bytes(description, unit, ENCODINGS["f32"]) - unit_bytes(description, unit, ENCODINGS["q4"])
         for unit in parts

@@ -34,7 +34,7 @@ MODELS = sorted(path.parent.name for path in PARITY.glob("*/reference.json"))
 def contents(path: Path) -> dict[SectionKind, bytes]:
     """All sections but the card, which names files."""
     with ImageFile(path) as image:
-        kinds = [kind for kind in SectionKind if kind is not SectionKind.CARD and image.has(kind)]
+        kinds = [kind for kind in image.sections if kind not in (SectionKind.CARD, SectionKind.UPDATES)]  # has the id
         return {kind: image.section_bytes(kind) for kind in kinds}
 
 

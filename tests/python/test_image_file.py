@@ -59,24 +59,37 @@ def test_checksums_by_an_independent_reading(image: Path) -> None:
     page = bytearray(raw[:PAGE])
     page[124:128] = bytes(4)
     assert zlib.crc32(page) == stored
-    assert raw[32:48] == hashlib.sha256(raw[PAGE:]).digest()[:16]
     (count,) = struct.unpack_from("<I", raw, 28)
+    own: dict[int, tuple[int, int]] = {}
     for index in range(count):
         _name, kind, crc, offset, length = struct.unpack_from("<16sIIQQ", raw, 128 + 64 * index)
-        if kind == SectionKind.EXPERTS:
+        if kind in (9, 10, 11):  # signature, updates, experts
             assert crc == 0
-            experts = (offset, length)
+            own[kind] = (offset, length)
         else:
             assert zlib.crc32(raw[offset : offset + length]) == crc
         if kind == SectionKind.EXPERT_DIR:
             directory = (offset, length)
+    start, length = own[9]
+    assert length == 256 and raw[32:48] == hashlib.sha256(raw[PAGE:start]).digest()[:16]
+    assert raw[start : start + 12] == b"COLISIG\x1a" + struct.pack("<I", 1)
+    assert struct.unpack_from("<I", raw, start + 252)[0] == zlib.crc32(raw[start : start + 252])
+    assert not any(raw[start + 12 : start + 252])  # unsigned
+    start, length = own[10]
+    head = struct.unpack_from("<8sQII16s", raw, start)
+    assert head == (b"COLIUPD\x1a", 1, 0, 0, raw[32:48])
+    assert not any(raw[start + 40 : start + 508])
+    assert struct.unpack_from("<I", raw, start + 508)[0] == zlib.crc32(raw[start : start + 508])
+    assert length == 2 * PAGE and not any(raw[start + 512 : start + length])
     at = 0
-    for entry in struct.iter_unpack("<QQIIII", raw[directory[0] : sum(directory)]):
-        offset, length, crc, generation, _layer, _expert = entry
-        assert offset == at and length % PAGE == 0 and generation == 0
-        assert zlib.crc32(raw[experts[0] + offset : experts[0] + offset + length]) == crc
-        at += length
-    assert at == experts[1]
+    start, length = own[11]
+    for entry in struct.iter_unpack("<QQIIII32s", raw[directory[0] : sum(directory)]):
+        offset, size, crc, pin, _layer, _expert, digest = entry
+        assert offset == at and size % PAGE == 0 and pin == 0
+        blob = raw[start + offset : start + offset + size]
+        assert zlib.crc32(blob) == crc and hashlib.blake2b(blob, digest_size=32).digest() == digest
+        at += size
+    assert at + size == length == len(raw) - start  # one spare place
 
 
 def test_experts_are_listed_layer_by_layer(image: Path) -> None:
@@ -100,7 +113,7 @@ def test_the_engine_accepts_what_is_packed(host_library: Path, tmp_path: Path) -
 def test_verify_finds_a_flipped_bit_by_name(image: Path, tmp_path: Path) -> None:
     with ImageFile(image) as file:
         places = {section.name: section.offset for section in file.sections.values()}
-        blobs = places.pop("experts")
+        blobs = places["experts"]
         second = int(file.experts[4]["offset"]) + blobs + 5
         raw = image.read_bytes()
         assert next(file.verify()).name == "header"
@@ -111,7 +124,7 @@ def test_verify_finds_a_flipped_bit_by_name(image: Path, tmp_path: Path) -> None
         copy = damaged(image, tmp_path, at, bytes([raw[at] ^ 1]))
         with ImageFile(copy) as file:
             wrong = [check.name for check in file.verify() if not check.ok]
-        assert wrong == [name, "image id"]
+        assert wrong == ([name, f"digest of {name}"] if at == second else [name, "image id"])
 
 
 def test_verify_finds_a_changed_header(image: Path, tmp_path: Path) -> None:
@@ -125,7 +138,7 @@ def test_verify_finds_a_changed_header(image: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("at", "data", "status", "where"), [
     (0, b"GGUF", Status.E_IMAGE_MAGIC, "header"),
-    (8, b"\x02", Status.E_IMAGE_VERSION, "format version"),
+    (8, b"\x01", Status.E_IMAGE_VERSION, "format version"),
     (16, b"\xff" * 8, Status.E_IMAGE_SIZE, "image"),
     (28, b"\xff" * 4, Status.E_IMAGE_DIMENSION, "section count"),
     (28, bytes(4), Status.E_IMAGE_DIMENSION, "section count"),
@@ -164,8 +177,12 @@ def test_file_that_is_not_there(tmp_path: Path) -> None:
 def test_reader_never_crashes(image: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Any damage to header, directory and structs: an ImageError, or values that were really there."""
     raw = bytearray(image.read_bytes())
+    with ImageFile(image) as file:
+        start = file.signed_bytes
+    signature, updates = (start, start + 256), (start + PAGE, start + PAGE + 512)
     for _ in range(data.draw(st.integers(1, 6))):
-        places = [(0, 800), (PAGE, PAGE + MODEL.itemsize), (2 * PAGE, 2 * PAGE + 2 * LAYER.itemsize)]
+        structs = [(PAGE, PAGE + MODEL.itemsize), (2 * PAGE, 2 * PAGE + 2 * LAYER.itemsize)]
+        places = [(0, 832), *structs, signature, updates]
         at = data.draw(st.one_of(*(st.integers(*place) for place in places)))
         raw[at] = data.draw(st.integers(0, 255))
     copy = tmp_path_factory.mktemp("damage") / "x.colibri"
@@ -178,7 +195,7 @@ def test_reader_never_crashes(image: Path, tmp_path_factory: pytest.TempPathFact
             for layer in range(len(file.layers)):
                 file.expert_tensor(layer, 0, "down")
             file.rotary_tables()
-            assert isinstance(file.card, dict)
+            assert isinstance(file.card, dict) and file.pins is not None and file.spare_places is not None
     except (ImageError, UsageError):
         pass
 

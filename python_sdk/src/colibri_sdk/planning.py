@@ -223,13 +223,14 @@ def repacked_bytes(file: ImageFile, quant: str) -> int:
         for path, tensor in _tensors(model)
         if not (tied and path == ("head", "weight"))
     ]
-    experts = 0
+    experts = place = 0
     for index, layer in enumerate(file.layers):
         blob: list[tuple[Record, Role, int | None]] = []
         for path, tensor in _tensors(layer):
             (blob if path[0] == "expert" else resident).append((tensor, _ROLES.get(path[0], Role.VECTOR), index))
         experts += int(layer["router"]["experts"]) * align_up(placed(blob), PAGE)
-    total = PAGE + align_up(placed(resident), PAGE) + experts
+        place = max(place, align_up(placed(blob), PAGE))
+    total = PAGE + align_up(placed(resident), PAGE) + experts + file.spare_places[0] * place
     for kind, section in file.sections.items():
         if kind not in (SectionKind.RESIDENT, SectionKind.EXPERTS):
             total += align_up(section.bytes, PAGE)

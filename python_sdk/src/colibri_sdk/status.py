@@ -119,8 +119,8 @@ def hint(status: int) -> str:
 
 
 def failure(status: int, sentence: str, *, subject: str, where: str, got: int, wanted: int) -> DeviceError | ImageError:
-    """The exception of a negative status: ImageError where the image is at fault or for another board, DeviceError where
-    the device refuses.
+    """The exception of a negative status: ImageError where the image is at fault or for another board, DeviceError
+    where the device refuses.
 
     `subject` names what was worked on; `where`, `got` and `wanted` are the device's struct colibri_detail.
     """

@@ -62,6 +62,11 @@ def _as_json(image: ImageFile, checks: list[Check] | None) -> dict[str, Any]:
             for section in image.sections.values()
         ],
         "experts": len(image.experts),
+        "spare_places": image.spare_places[0],
+        "place_bytes": image.spare_places[1],
+        "pins": [{"layer": layer, "experts": experts} for layer, experts in image.pins.items()],
+        "updates": {"sequence": image.updates_sequence, "experts": [_update(one) for one in image.updates]},
+        "signature": _signature(image),
         "card": image.card,
     }
     if checks is not None:
@@ -70,6 +75,27 @@ def _as_json(image: ImageFile, checks: list[Check] | None) -> dict[str, Any]:
             {"name": check.name, "stored": check.stored, "computed": check.computed, "ok": check.ok} for check in checks
         ]
     return answer
+
+
+def _update(entry: Any) -> dict[str, Any]:
+    return {
+        **{name: int(entry[name]) for name in ("layer", "expert", "generation", "counter")},
+        "crc32": f"{int(entry['crc32']):08x}",
+        "digest": bytes(entry["digest"]).hex(),
+        "board": bytes(entry["board"]).decode("utf-8", "replace"),
+        "key_id": bytes(entry["key_id"]).hex(),
+    }
+
+
+def _signature(image: ImageFile) -> dict[str, Any]:
+    found = image.signature
+    return {
+        "signed": found.signed,
+        "algorithm": found.algorithm.name.lower(),
+        "key_id": found.key_id.hex() if found.signed else "",
+        "counter": found.counter,
+        "board": found.board,
+    }
 
 
 def _show(image: ImageFile) -> None:
@@ -88,6 +114,8 @@ def _show(image: ImageFile) -> None:
             ["vocabulary", f"{int(image.model['vocab'])} tokens"],
             ["layers", f"{len(image.layers)} of width {int(image.model['hidden'])}"],
             ["experts", _experts(image, shape)],
+            *_field_rows(image),
+            ["signature", _signed_by(image)],
             ["format", f"{int(image.header['format_version'])}, numeric {int(image.header['numeric_version'])}"],
             ["packed by", card.get("packer", "?")],
             ["licence", card.get("licence") or "not stated"],
@@ -120,8 +148,31 @@ def _experts(image: ImageFile, shape: dict[str, Any]) -> str:
     return f"{_each(shape.get('experts'))} per layer, {_each(shape.get('top_k'))} chosen"
 
 
+def _field_rows(image: ImageFile) -> list[list[Any]]:
+    """What can be replaced in the field, and was."""
+    if not len(image.experts):
+        return []
+    count, size = image.spare_places
+    replaced = [f"{one['layer']}/{one['expert']} (generation {one['generation']})" for one in image.updates]
+    pins = [f"layer {layer}: {', '.join(map(str, experts))}" for layer, experts in image.pins.items()]
+    return [
+        ["spare places", f"{count} of {output.size(size)}" if count else "none"],
+        ["replaced", "; ".join(replaced) or "none"],
+        ["pinned", "; ".join(pins) or "none"],
+    ]
+
+
+def _signed_by(image: ImageFile) -> str:
+    found = image.signature
+    if not found.signed:
+        return "none"
+    board = f"board {found.board}" if found.board else "any board"
+    return f"key {found.key_id.hex()}, counter {found.counter}, {board}"
+
+
 def _crc(section: Section) -> str:
-    return "of each expert" if section.name == "experts" else f"{section.crc32:08x}"
+    own = {"experts": "of each expert", "updates": "of each copy", "signature": "its own"}
+    return own.get(section.name, f"{section.crc32:08x}")
 
 
 def _each(values: Any) -> str:

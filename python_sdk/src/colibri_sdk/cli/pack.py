@@ -48,6 +48,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="How experts are chosen; hash only for models trained so.",
 )
+@click.option(
+    "--spare",
+    metavar="N",
+    type=click.IntRange(0, 64),
+    default=1,
+    show_default=True,
+    help="Places for experts that are replaced in the field. One is enough for any number of them, one by one.",
+)
 @click.option("--expert-map", metavar="FIRST:TOKENS", help="FIRST experts, and one more for every TOKENS of prompt.")
 @output.json_option
 def command(
@@ -60,6 +68,7 @@ def command(
     kv: str | None,
     context: int | None,
     router: str,
+    spare: int,
     expert_map: str | None,
     as_json: bool,
 ) -> None:
@@ -88,6 +97,7 @@ def command(
             budget=None if budget is None else parse_bytes(budget),
             calibrate=calibrate,
             report=show_errors,
+            spare=spare,
             progress=progress,
             log=output.note,
         )

@@ -130,6 +130,18 @@ def unit_bytes(description: ModelDescription, unit: Unit, encoding: Encoding) ->
     return sum(_layer_bytes(description, index, unit.role, encoding) for index in layers)
 
 
+def place_bytes(description: ModelDescription, plan: Plan) -> int:
+    """The bytes of a place for any expert: those of the largest one."""
+    return max(
+        (
+            _layer_bytes(description, index, Role.EXPERTS, plan.encoding(Role.EXPERTS, index)) // len(layer.experts)
+            for index, layer in enumerate(description.layers)
+            if len(layer.experts)
+        ),
+        default=0,
+    )
+
+
 def _layer_bytes(description: ModelDescription, index: int, role: Role, encoding: Encoding) -> int:
     layer = description.layers[index]
     if role is not Role.EXPERTS:

@@ -50,6 +50,12 @@ def fate(source: TensorSource, stored: str, encoding: Encoding, whole_blocks: bo
     return Fate.ROUNDED if stored in _FLOATS else Fate.REQUANTISED
 
 
+def fates(source: TensorSource, stored: str, encoding: Encoding) -> set[Fate]:
+    """All that may become of a matrix, as far as names and shapes tell: only blocks can be taken over."""
+    ways = (False,) if stored in _FLOATS else (False, True)
+    return {fate(source, stored, encoding, whole_blocks) for whole_blocks in ways}
+
+
 @dataclass
 class OriginMeter:
     """Counts weights as they are packed."""
@@ -58,10 +64,13 @@ class OriginMeter:
 
     def add(self, label: str, source: TensorSource, stored: str, encoding: Encoding, whole_blocks: bool) -> None:
         """One matrix, with its line in a report; vectors, which are always float32, do not count."""
-        if encoding.format is Format.F32_VECTOR:
-            return
+        if encoding.format is not Format.F32_VECTOR:
+            self.count(label, source, stored, encoding, fate(source, stored, encoding, whole_blocks))
+
+    def count(self, label: str, source: TensorSource, stored: str, encoding: Encoding, what: Fate) -> None:
+        """One matrix whose fate is known."""
         kind = re.sub(r"^layers\.\d+\.", "", label)
-        key = kind, stored, encoding.name, fate(source, stored, encoding, whole_blocks)
+        key = kind, stored, encoding.name, what
         self._weights[key] = self._weights.get(key, 0) + source.rows * source.cols
 
     def results(self) -> tuple[Origin, ...]:

@@ -7,7 +7,8 @@ weight is read. Then the weights stream through, a few rows at a time, in the or
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from colibri_sdk.convert import rotary
 from colibri_sdk.convert.card import build_card, encode_card, hash_files
 from colibri_sdk.convert.checkpoint import Checkpoint
 from colibri_sdk.convert.description import Floats, LayerDescription, ModelDescription, Role, TensorSource
-from colibri_sdk.convert.origins import Origin, OriginMeter
+from colibri_sdk.convert.origins import Origin, OriginMeter, fates
 from colibri_sdk.convert.progress import Progress
 from colibri_sdk.convert.quantisation import Encoding, Plan, default_kv
 from colibri_sdk.convert.quantize import IntegerBlocks, min_max_scale, pack_blocks, pack_tensor
@@ -41,7 +42,6 @@ from colibri_sdk.image.layout import (
     MAX_WIDTH,
     MODEL,
     PAGE,
-    SECTION_NAMES,
     TENSOR,
     TENSOR_ALIGN,
     TILE_ROWS,
@@ -55,6 +55,10 @@ from colibri_sdk.image.writer import ImageWriter, SectionStream, short_utf8
 
 KV_FORMATS: Mapping[str, KvFormat] = {"f16": KvFormat.F16, "f32": KvFormat.F32, "q8": KvFormat.Q8}
 
+# No number in a card is longer than these.
+_LONGEST = -2.2250738585072014e-308
+_LONGEST_COUNT = 1 << 63
+
 # Numbers in memory at once while a matrix is packed. The search for 4-bit scales holds several copies of them.
 _PIECE_NUMBERS = 1 << 18
 
@@ -64,7 +68,8 @@ class Options:
     """How a checkpoint is packed. `kv` None: after the plan; `context` None: what the model was made for.
 
     `router` and `expert_map` are as in routing.reroute, `scales` those of integer routers, one for each layer.
-    `measure`: compare what is packed with the checkpoint, tensor by tensor.
+    `measure`: compare what is packed with the checkpoint, tensor by tensor. `spare`: places for experts that are
+    replaced in the field.
     """
 
     plan: Plan
@@ -74,6 +79,7 @@ class Options:
     expert_map: ExpertMap | None = None
     scales: tuple[IntegerScale | None, ...] = ()
     measure: bool = False
+    spare: int = 1
 
     @property
     def kv_format(self) -> str:
@@ -354,7 +360,7 @@ class _Job:
         what = self._description
         chat = self._checkpoint.chat
         tokenizer, template, special = _compile_text(self._checkpoint, what.vocab)
-        card = build_card(
+        self._card = build_card(
             self._checkpoint,
             what,
             name=self._name,
@@ -367,36 +373,29 @@ class _Job:
             special_tokens=special,
             chat=chat,
         )
-        sizes: dict[str, int] = {}
         with ImageWriter(self._out, self._name) as writer:
-
-            def add(kind: SectionKind, data: bytes) -> None:
-                writer.add(kind, data)
-                sizes[SECTION_NAMES[kind]] = len(data)
-
-            add(SectionKind.MODEL, self._model.tobytes())
-            add(SectionKind.LAYERS, self._layers.tobytes())
+            writer.add(SectionKind.MODEL, self._model.tobytes())
+            writer.add(SectionKind.LAYERS, self._layers.tobytes())
             if tokenizer:
-                add(SectionKind.TOKENIZER, tokenizer)
-                add(SectionKind.TEMPLATE, template)
+                writer.add(SectionKind.TOKENIZER, tokenizer)
+                writer.add(SectionKind.TEMPLATE, template)
             with writer.section(SectionKind.ROPE) as stream:
                 for piece in rotary.tables(what.rope, what.context_max):
                     stream.write(piece)
-                sizes[SECTION_NAMES[SectionKind.ROPE]] = stream.written
             with writer.section(SectionKind.RESIDENT) as stream:
                 self._write_tensors(stream, self._resident, 0)
-                sizes[SECTION_NAMES[SectionKind.RESIDENT]] = stream.written
-            directory_entries = np.zeros(sum(len(shelves) for shelves in self._expert_shelves), EXPERT)
-            if directory_entries.size:
-                add(SectionKind.EXPERT_DIR, directory_entries.tobytes())
+            entries = np.zeros(sum(len(shelves) for shelves in self._expert_shelves), EXPERT)
+            if entries.size:
+                writer.add(SectionKind.EXPERT_DIR, entries.tobytes())
+                writer.reserve(SectionKind.CARD, len(self._longest_card()))
+            else:
+                writer.add(SectionKind.CARD, self._whole_card())
+            writer.add_own_sections(len(entries))
+            if entries.size:
                 with writer.section(SectionKind.EXPERTS) as stream:
-                    self._write_experts(stream, directory_entries)
-                    sizes[SECTION_NAMES[SectionKind.EXPERTS]] = stream.written
-                writer.rewrite(SectionKind.EXPERT_DIR, directory_entries.tobytes())
-            card["origins"] = [astuple(origin) for origin in self._origins.results()]
-            if self._errors is not None:
-                card["quality"] = {"tensors": [astuple(error) for error in self._errors.summary()]}
-            add(SectionKind.CARD, encode_card(card))
+                    self._write_experts(stream, entries)
+                writer.rewrite(SectionKind.EXPERT_DIR, entries.tobytes())
+                writer.fill(SectionKind.CARD, self._whole_card())
         return PackReport(
             image=self._out,
             image_bytes=writer.image_bytes,
@@ -410,11 +409,37 @@ class _Job:
             active_parameters=what.active_parameters(),
             source_bytes=self._source_bytes,
             has_tokenizer=bool(tokenizer),
-            sections=sizes,
+            sections=writer.sizes,
             plan=self._plan.text,
             origins=self._origins.results(),
             errors=self._errors.results() if self._errors else (),
         )
+
+    def _whole_card(self) -> bytes:
+        """The card, when everything has been packed."""
+        return self._encoded(self._origins.results(), self._errors.summary() if self._errors is not None else ())
+
+    def _longest_card(self) -> bytes:
+        """A card that is at least as long: it stands before the experts, which must be packed to know what is in it."""
+        origins = OriginMeter()
+        errors: dict[str, TensorError] = {}
+        shelves = itertools.chain([self._resident], *self._expert_shelves)
+        for tensor in (tensor for shelf in shelves for tensor in shelf.placed):
+            source, encoding = tensor.source, tensor.encoding
+            if encoding.format is Format.F32_VECTOR:
+                continue
+            errors[tensor.label] = TensorError(tensor.label, encoding.name, _LONGEST_COUNT, _LONGEST, _LONGEST)
+            if source.constant is None:
+                stored = self._checkpoint.tensors[source.name].dtype
+                for fate in fates(source, stored, encoding):
+                    origins.count(tensor.label, source, stored, encoding, fate)
+        return self._encoded(origins.results(), tuple(errors.values()))
+
+    def _encoded(self, origins: Iterable[Origin], errors: Iterable[TensorError]) -> bytes:
+        card = self._card | {"origins": [astuple(origin) for origin in origins]}
+        if self._errors is not None:
+            card["quality"] = {"tensors": [astuple(error) for error in errors]}
+        return encode_card(card)
 
     def _write_tensors(self, stream: SectionStream, shelf: _Shelf, start: int) -> None:
         """The tensors of one shelf, whose byte 0 is byte `start` of the section."""
@@ -454,19 +479,21 @@ class _Job:
             self._origins.add(tensor.label, source, stored_as, tensor.encoding, whole_blocks)
 
     def _write_experts(self, stream: SectionStream, entries: Any) -> None:
-        """Every expert's blob, and its entry of the directory."""
+        """Every expert's blob, and its entry of the directory; then the spare places."""
         position = 0
         for layer_index, shelves in enumerate(self._expert_shelves):
             for expert_index, shelf in enumerate(shelves):
                 start = stream.written
-                stream.take_crc()
+                stream.begin_part()
                 self._write_tensors(stream, shelf, start)
                 stream.align(PAGE)
                 entry = entries[position]
                 entry["offset"], entry["bytes"] = start, stream.written - start
-                entry["crc32"] = stream.take_crc()
+                entry["crc32"], digest = stream.end_part()
+                entry["digest"] = np.void(digest)
                 entry["layer"], entry["expert"] = layer_index, expert_index
                 position += 1
+        stream.skip(self._options.spare * int(self._layers["expert_bytes"].max()))
 
 
 def _compile_text(checkpoint: Weights, vocab: int) -> tuple[bytes, bytes, Mapping[str, int]]:

@@ -48,6 +48,7 @@ def pack(
     budget: int | None = None,
     calibrate: Path | None = None,
     report: bool = False,
+    spare: int = 1,
     progress: Progress | None = None,
     log: Log | None = None,
 ) -> PackReport:
@@ -58,6 +59,8 @@ def pack(
     q8, by default f32 with a plan of f32 and f16 else; `context` the largest number of positions, by default what the
     model was made for; `router` float, integer or hash; `expert_map` FIRST:TOKENS. `report` measures the error of every
     matrix; `calibrate` that and, beside the model in float32, perplexity and divergence; both put it into the card.
+    `spare` is the number of places for experts that are replaced in the field; one is enough to replace any number of
+    them one after the other.
     `log` gets a line for each thing measured.
 
     The same checkpoint, text and options give the same bytes. Raises UsageError for a wrong option and CheckpointError
@@ -78,6 +81,7 @@ def pack(
         router=router,
         expert_map=None if expert_map is None else routing.ExpertMap.parse(expert_map),
         measure=report or calibrate is not None,
+        spare=spare,
     )
     description = describe(source, options)
     notes = _notes(options)
@@ -166,6 +170,9 @@ class _Bench:
 
         packed = self.room / "packed.colibri"
         done = write_image(self.source, packed, replace(options, measure=True), progress)
+        with ImageFile(packed) as image:
+            card, slack = image.card, image.slack_bytes
+        done = replace(done, image_bytes=done.image_bytes - slack)
         if hopeful and limit is not None and done.image_bytes > limit:
             return done
         self.log(f"measuring {options.plan.text} on {self.recording.logits.shape[0]} predictions")
@@ -173,8 +180,6 @@ class _Bench:
         quality = _certificate(self.material, len(self.passages), result) | dict(extra or {})
         if options.router == "integer":
             quality["router"] = self._router_certificate(packed, options)
-        with ImageFile(packed) as image:
-            card = image.card
         card["quality"] |= quality
         size, identity = replace_card(packed, encode_card(card))
         if limit is None or size <= limit:
@@ -222,6 +227,7 @@ def _bench(source: Path, out: Path, options: Options, material: calibration.Mate
             kv="f32",
             context=options.context,
             router="hash" if options.router == "hash" else "float",
+            spare=0,
         )
         packed = write_image(source, reference, base, Silent())
         with ImageFile(reference) as image:
@@ -266,11 +272,12 @@ def _within_budget(
     rest = _other_bytes(bench, choices)
     smallest = 0
     for point in reversed(points):
-        if point.bytes + rest > budget and point is not points[0]:
-            continue
         chosen_of = zip(parts, choices, point.choices, strict=True)
         encodings = {unit: offered[index].encoding for unit, offered, index in chosen_of}
         plan = budgets.plan_of(parts, encodings)
+        spare = options.spare * budgets.place_bytes(description, plan)
+        if point.bytes + rest + spare > budget and point is not points[0]:
+            continue
         predicted = _digits(point.error + base)
         chosen = replace(options, plan=plan)
         done = bench.certified(
@@ -322,5 +329,5 @@ def _other_bytes(bench: _Bench, choices: list[list[budgets.Choice]]) -> int:
 
     largest = sum(next(c.bytes for c in unit if c.encoding.name == "f32") for unit in choices)
     with ImageFile(bench.reference) as image:
-        card = align_up(image.sections[SectionKind.CARD].bytes, PAGE)
+        card = align_up(image.sections[SectionKind.CARD].bytes, PAGE) + image.slack_bytes
         return image.image_bytes - card - largest - PAGE

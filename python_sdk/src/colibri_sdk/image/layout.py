@@ -15,8 +15,11 @@ from typing import Any
 import numpy as np
 
 MAGIC = b"COLIBRI\x1a"
-FORMAT_VERSION = 1
+SIGNATURE_MAGIC = b"COLISIG\x1a"
+UPDATES_MAGIC = b"COLIUPD\x1a"
+FORMAT_VERSION = 2
 NUMERIC_VERSION = 1
+SIGNATURE_VERSION = 1
 PAGE = 4096
 DIRECTORY_OFFSET = 128
 MAX_SECTIONS = (PAGE - DIRECTORY_OFFSET) // 64
@@ -24,6 +27,10 @@ TILE_ROWS = 8
 BLOCK = 32
 TENSOR_ALIGN = 64
 MAX_EOS = 4
+MAX_UPDATES = 1022
+DIGEST_BYTES = 32  # of an expert: BLAKE2b-256
+SIGNED_BYTES = 136  # of SIGNATURE, which its field `signature` covers
+UPDATE_SIGNED_BYTES = 128  # likewise of UPDATE, from `bytes` on
 NO_RANK = 0xFFFFFFFF
 NO_TOKEN = 0xFFFFFFFF
 TOKEN_SPECIAL = 1
@@ -63,11 +70,24 @@ class SectionKind(IntEnum):
     ROPE = 5
     RESIDENT = 6
     EXPERT_DIR = 7
-    EXPERTS = 8
-    CARD = 9
+    CARD = 8
+    SIGNATURE = 9
+    UPDATES = 10
+    EXPERTS = 11
 
 
 SECTION_NAMES: dict[SectionKind, str] = {kind: kind.name.lower().replace("_", "-") for kind in SectionKind}
+
+
+# Sections whose checksum in the directory is 0: they change after packing, and have checksums of their own.
+SELF_CHECKED = frozenset({SectionKind.SIGNATURE, SectionKind.UPDATES, SectionKind.EXPERTS})
+
+
+class Algorithm(IntEnum):
+    """enum col_signature_algorithm."""
+
+    NONE = 0
+    EDDSA = 1
 
 
 class Format(IntEnum):
@@ -298,9 +318,55 @@ EXPERT = np.dtype(
         ("offset", "<u8"),
         ("bytes", "<u8"),
         ("crc32", "<u4"),
-        ("generation", "<u4"),
+        ("pin", "<u4"),
         ("layer", "<u4"),
         ("expert", "<u4"),
+        ("digest", "V32"),
+    ]
+)
+
+SIGNATURE = np.dtype(
+    [
+        ("magic", "V8"),
+        ("version", "<u4"),
+        ("algorithm", "<u4"),
+        ("counter", "<u8"),
+        ("board", "S32"),
+        ("key_id", "V16"),
+        ("digest", "V64"),
+        ("signature", "V64"),
+        ("reserved", "<u4", (13,)),
+        ("crc32", "<u4"),
+    ]
+)
+
+UPDATE_HEAD = np.dtype(
+    [
+        ("magic", "V8"),
+        ("sequence", "<u8"),
+        ("count", "<u4"),
+        ("entries_crc32", "<u4"),
+        ("image_id", "V16"),
+        ("reserved", "<u4", (117,)),
+        ("crc32", "<u4"),
+    ]
+)
+
+UPDATE = np.dtype(
+    [
+        ("offset", "<u8"),
+        ("bytes", "<u8"),
+        ("layer", "<u4"),
+        ("expert", "<u4"),
+        ("generation", "<u4"),
+        ("crc32", "<u4"),
+        ("counter", "<u8"),
+        ("board", "S32"),
+        ("image_id", "V16"),
+        ("digest", "V32"),
+        ("key_id", "V16"),
+        ("signature", "V64"),
+        ("reserved", "<u4", (14,)),
     ]
 )
 
@@ -364,6 +430,10 @@ TEMPLATE = np.dtype([("segment_count", "<u4"), ("reserved", "<u4", (3,))])
 CONSTANTS: dict[str, int] = {
     "COL_FORMAT_VERSION": FORMAT_VERSION,
     "COL_NUMERIC_VERSION": NUMERIC_VERSION,
+    "COL_SIGNATURE_VERSION": SIGNATURE_VERSION,
+    "COL_SIGNED_BYTES": SIGNED_BYTES,
+    "COL_UPDATE_SIGNED_BYTES": UPDATE_SIGNED_BYTES,
+    "COL_MAX_UPDATES": MAX_UPDATES,
     "COL_PAGE": PAGE,
     "COL_MAX_SECTIONS": MAX_SECTIONS,
     "COL_TILE_ROWS": TILE_ROWS,
@@ -404,6 +474,9 @@ STRUCTS: dict[str, np.dtype[np.void]] = {
     "col_ffn": FFN,
     "col_layer": LAYER,
     "col_expert": EXPERT,
+    "col_signature": SIGNATURE,
+    "col_update_head": UPDATE_HEAD,
+    "col_update": UPDATE,
     "col_tokenizer": TOKENIZER,
     "col_decomposition": DECOMPOSITION,
     "col_composition": COMPOSITION,
@@ -416,6 +489,7 @@ STRUCTS: dict[str, np.dtype[np.void]] = {
 ENUMS: dict[str, tuple[type[IntEnum], str]] = {
     "col_prng": (Prng, "COL_PRNG_"),
     "col_section_kind": (SectionKind, "COL_SECTION_"),
+    "col_signature_algorithm": (Algorithm, "COL_SIGNATURE_"),
     "col_format": (Format, "COL_"),
     "col_qk_norm": (QkNorm, "COL_QK_NORM_"),
     "col_router_score": (RouterScore, "COL_SCORE_"),

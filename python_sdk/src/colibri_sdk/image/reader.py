@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from colibri_sdk.errors import ImageError, UsageError
 from colibri_sdk.image.layout import (
+    DIGEST_BYTES,
     DIRECTORY_OFFSET,
     EXPERT,
     FORMAT_VERSION,
@@ -32,12 +33,17 @@ from colibri_sdk.image.layout import (
     MODEL,
     PAGE,
     SECTION,
+    SELF_CHECKED,
+    SIGNATURE,
+    UPDATE,
     Format,
     SectionKind,
     align_up,
     tensor_bytes,
 )
+from colibri_sdk.image.signature import Signature
 from colibri_sdk.image.tensors import unpack_tensor
+from colibri_sdk.image.updates import read_table
 from colibri_sdk.status import Status
 
 Record = Any  # a structured NumPy scalar: fields by name
@@ -55,6 +61,18 @@ class Section:
     offset: int
     bytes: int
     crc32: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an expert lies that counts now: as packed (generation 0), or as it was replaced. `offset` is from the start
+    of the file; `digest` is its BLAKE2b-256."""
+
+    offset: int
+    size: int
+    crc32: int
+    generation: int
+    digest: bytes
 
 
 @dataclass(frozen=True)
@@ -90,6 +108,9 @@ class ImageFile:
             self.model: Record = self._one(SectionKind.MODEL, MODEL)
             self.layers: npt.NDArray[np.void] = self._many(SectionKind.LAYERS, LAYER)
             self.experts: npt.NDArray[np.void] = self._many(SectionKind.EXPERT_DIR, EXPERT)
+            self.signature = self._read_signature()
+            self.updates_sequence, self.updates = self._read_updates()
+            self._replaced = {(int(one["layer"]), int(one["expert"])): one for one in self.updates}
         except BaseException:
             self.close()
             raise
@@ -141,6 +162,50 @@ class ImageFile:
             raise self._error(Status.E_IMAGE_SECTION, "card", 0, 0, "has a card that is no JSON object")
         return card
 
+    @property
+    def signed_bytes(self) -> int:
+        """Everything before the signature: what a signature and the image's identity speak of."""
+        return self._section(SectionKind.SIGNATURE).offset
+
+    @property
+    def slack_bytes(self) -> int:
+        """Pages between the card and the signature that a card of the same length would not need."""
+        card = self._section(SectionKind.CARD)
+        return self.signed_bytes - align_up(card.offset + card.bytes, PAGE)
+
+    @property
+    def spare_places(self) -> tuple[int, int]:
+        """How many there are for experts, and the bytes of each."""
+        if not len(self.experts):
+            return 0, 0
+        largest = max(1, int(self.experts["bytes"].max()))
+        packed = sum(map(int, self.experts["bytes"]))
+        return max(0, self._section(SectionKind.EXPERTS).bytes - packed) // largest, largest
+
+    @property
+    def pins(self) -> dict[int, list[int]]:
+        """Of each layer with pinned experts, these in the order in which they stay cached."""
+        pinned = self.experts[self.experts["pin"] > 0]
+        ordered = sorted((int(e["layer"]), int(e["pin"]), int(e["expert"])) for e in pinned)
+        pins: dict[int, list[int]] = {}
+        for layer, _, expert in ordered:
+            pins.setdefault(layer, []).append(expert)
+        return pins
+
+    def place(self, index: int) -> Place:
+        """The place of entry `index` of the expert directory, after updates."""
+        packed = self.experts[index]
+        entry = self._replaced.get((int(packed["layer"]), int(packed["expert"])), packed)
+        generation = 0 if entry is packed else int(entry["generation"])
+        section = self._section(SectionKind.EXPERTS)
+        offset, length = int(entry["offset"]), int(entry["bytes"])
+        if offset + length > section.bytes:
+            name = f"expert {packed['layer']}/{packed['expert']}"
+            raise self._error(
+                Status.E_IMAGE_EXPERT, name, offset + length, section.bytes, f"places {name} outside of its section"
+            )
+        return Place(section.offset + offset, length, int(entry["crc32"]), generation, bytes(entry["digest"]))
+
     def has(self, kind: SectionKind) -> bool:
         return kind in self.sections
 
@@ -166,13 +231,11 @@ class ImageFile:
         experts = int(record["router"]["experts"])
         if not 0 <= expert < experts:
             raise UsageError(f"layer {layer} has {experts} experts, not {expert}", "Count from 0.")
-        section = self._section(SectionKind.EXPERTS)
         at = int(record["first_expert"]) + expert
         if at >= len(self.experts):
             raise self._error(Status.E_IMAGE_EXPERT, "expert-dir", at, len(self.experts), "lacks experts")
-        entry = self.experts[at]
-        offset, length = self._blob(entry, section)
-        return self._tensor(record["expert"][field]["weight"], offset, length, f"expert {layer}/{expert}")
+        place = self.place(at)
+        return self._tensor(record["expert"][field]["weight"], place.offset, place.size, f"expert {layer}/{expert}")
 
     def rotary_tables(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Cosines and sines, each [context_max][rotary_dim / 2]."""
@@ -196,19 +259,27 @@ class ImageFile:
         page[at : at + 4] = bytes(4)
         yield _crc_check("header", int(self.header["header_crc32"]), zlib.crc32(page))
         for section in self.sections.values():
-            if section.kind is SectionKind.EXPERTS:
-                continue
-            yield _crc_check(section.name, section.crc32, self._crc(section.offset, section.bytes))
-        blobs = self._section(SectionKind.EXPERTS) if len(self.experts) else None
-        for entry in self.experts:
-            if blobs is not None:
-                offset, length = self._blob(entry, blobs)
-                name = f"expert {entry['layer']}/{entry['expert']}"
-                yield _crc_check(name, int(entry["crc32"]), self._crc(offset, length))
+            if section.kind not in SELF_CHECKED:
+                yield _crc_check(section.name, section.crc32, self._crc(section.offset, section.bytes))
+        for index, entry in enumerate(self.experts):
+            place = self.place(index)
+            name = f"expert {entry['layer']}/{entry['expert']}"
+            yield _crc_check(name, place.crc32, self._crc(place.offset, place.size))
+            digest = hashlib.blake2b(self._data[place.offset : place.offset + place.size], digest_size=DIGEST_BYTES)
+            yield Check(f"digest of {name}", place.digest.hex(), digest.hexdigest())
         sha = hashlib.sha256()
-        for start in range(PAGE, len(self._data), _HASH_BYTES):
-            sha.update(self._data[start : start + _HASH_BYTES])
+        for start in range(PAGE, self.signed_bytes, _HASH_BYTES):
+            sha.update(self._data[start : min(start + _HASH_BYTES, self.signed_bytes)])
         yield Check("image id", self.image_id, sha.digest()[:16].hex())
+        if self.signature.signed:
+            yield Check("signed digest", self.signature.digest.hex(), self.signed_digest().hex())
+
+    def signed_digest(self) -> bytes:
+        """BLAKE2b-512 of everything before the signature."""
+        digest = hashlib.blake2b()
+        for start in range(0, self.signed_bytes, _HASH_BYTES):
+            digest.update(self._data[start : min(start + _HASH_BYTES, self.signed_bytes)])
+        return digest.digest()
 
     def _crc(self, offset: int, length: int) -> int:
         crc = 0
@@ -314,15 +385,24 @@ class ImageFile:
             )
         return self._records(dtype, section.offset, section.bytes // dtype.itemsize)
 
-    def _blob(self, entry: Record, section: Section) -> tuple[int, int]:
-        """An expert's offset in the file and its length, checked to lie in the section."""
-        offset, length = int(entry["offset"]), int(entry["bytes"])
-        if offset + length > section.bytes:
-            name = f"expert {entry['layer']}/{entry['expert']}"
+    def _read_signature(self) -> Signature:
+        try:
+            return Signature.decode(self._one(SectionKind.SIGNATURE, SIGNATURE))
+        except ValueError as error:
             raise self._error(
-                Status.E_IMAGE_EXPERT, name, offset + length, section.bytes, f"places {name} outside of its section"
+                Status.E_IMAGE_SECTION, "signature", 0, 1, f"has a signature that cannot be read: {error}"
+            ) from error
+
+    def _read_updates(self) -> tuple[int, npt.NDArray[np.void]]:
+        """The sequence of the table of replaced experts, and its entries; 0 and none without experts."""
+        if not len(self.experts):
+            return 0, np.zeros(0, UPDATE)
+        table = read_table(self.section_bytes(SectionKind.UPDATES), bytes(self.header["image_id"]))
+        if table is None:
+            raise self._error(
+                Status.E_IMAGE_SECTION, "updates", 0, 1, "has two tables of replaced experts, and neither is whole"
             )
-        return section.offset + offset, length
+        return table.sequence, table.entries
 
     def _tensor(self, tensor: Record, base: int, limit: int, where: str) -> npt.NDArray[np.float32]:
         offset, length, rows, cols = (int(tensor[name]) for name in ("offset", "bytes", "rows", "cols"))

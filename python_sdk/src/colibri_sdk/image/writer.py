@@ -3,6 +3,8 @@
 
 The image grows in a partial file beside its target and takes the target's name only when it is whole and on the disk,
 so that a target is never half an image. Page 0 with its checksum is written last.
+
+An image that is written is unsigned and has no replaced experts, whatever it was made from.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import numpy as np
 
 from colibri_sdk.errors import InternalError, UsageError
 from colibri_sdk.image.layout import (
+    DIGEST_BYTES,
     DIRECTORY_OFFSET,
     FORMAT_VERSION,
     HEADER,
@@ -29,10 +32,14 @@ from colibri_sdk.image.layout import (
     PAGE,
     SECTION,
     SECTION_NAMES,
+    SELF_CHECKED,
+    UPDATE,
     Prng,
     SectionKind,
     align_up,
 )
+from colibri_sdk.image.signature import Signature
+from colibri_sdk.image.updates import copy_bytes, encode_copy
 
 _COPY_BYTES = 1 << 20
 _ZEROS = bytes(PAGE)
@@ -53,6 +60,7 @@ class SectionStream:
         self._file = file
         self._section = section
         self._part_crc = 0
+        self._part_digest: hashlib.blake2b | None = None
 
     @property
     def written(self) -> int:
@@ -63,17 +71,30 @@ class SectionStream:
         self._file.write(data)
         self._section.bytes += len(data)
         self._section.crc32 = zlib.crc32(data, self._section.crc32)
-        self._part_crc = zlib.crc32(data, self._part_crc)
+        if self._part_digest is not None:
+            self._part_crc = zlib.crc32(data, self._part_crc)
+            self._part_digest.update(data)
 
     def align(self, step: int, start: int = 0) -> None:
         """Zeros up to the next multiple of `step`, counted from byte `start` of the section."""
         length = self.written - start
         self.write(_ZEROS[: align_up(length, step) - length])
 
-    def take_crc(self) -> int:
-        """The CRC-32 of what was written since the section's start or the last call."""
-        crc, self._part_crc = self._part_crc, 0
-        return crc
+    def skip(self, count: int) -> None:
+        """`count` bytes whose value does not matter: zeros, and a hole in the file where the system knows such."""
+        self._file.seek(count, os.SEEK_CUR)
+        self._section.bytes += count
+
+    def begin_part(self) -> None:
+        """A blob with checksums of its own begins here."""
+        self._part_crc, self._part_digest = 0, hashlib.blake2b(digest_size=DIGEST_BYTES)
+
+    def end_part(self) -> tuple[int, bytes]:
+        """CRC-32 and BLAKE2b-256 of what was written since begin_part."""
+        if self._part_digest is None:
+            raise InternalError("a part ends that did not begin")
+        digest, self._part_digest = self._part_digest.digest(), None
+        return self._part_crc, digest
 
 
 class ImageWriter:
@@ -88,6 +109,11 @@ class ImageWriter:
         self._end = PAGE
         self.image_id = bytes(16)
         self.image_bytes = 0
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each section so far, by name."""
+        return {SECTION_NAMES[section.kind]: section.bytes for section in self._sections}
 
     def __enter__(self) -> Self:
         try:
@@ -138,9 +164,27 @@ class ImageWriter:
         with self.section(kind) as stream:
             stream.write(data)
 
+    def add_own_sections(self, experts: int) -> None:
+        """Those that every image gets behind its card: signature, and the table of updates if there are `experts`."""
+        self.add(SectionKind.SIGNATURE, Signature().encode())
+        if experts:
+            self.add(SectionKind.UPDATES, bytes(2 * copy_bytes(experts)))
+
+    def reserve(self, kind: SectionKind, room: int) -> None:
+        """A section whose bytes are known later, at most `room` of them: `fill` brings them."""
+        self.add(kind, bytes(room))
+
+    def fill(self, kind: SectionKind, data: bytes) -> None:
+        """The bytes of a section that was reserved. What is left of its room stays zero and belongs to no section."""
+        section = self._find(kind)
+        if len(data) > section.bytes:
+            raise InternalError(f"section {kind.name} has room for {section.bytes} bytes and gets {len(data)}")
+        section.bytes = len(data)
+        self.rewrite(kind, data)
+
     def rewrite(self, kind: SectionKind, data: bytes) -> None:
         """Replaces a section that was written with a placeholder of the same length."""
-        section = next(one for one in self._sections if one.kind is kind)
+        section = self._find(kind)
         if len(data) != section.bytes:
             raise InternalError(f"section {kind.name} had {section.bytes} bytes and is rewritten with {len(data)}")
         self._file.seek(section.offset)
@@ -148,21 +192,33 @@ class ImageWriter:
         self._file.seek(0, os.SEEK_END)
         section.crc32 = zlib.crc32(data)
 
+    def _find(self, kind: SectionKind) -> _Section:
+        return next(one for one in self._sections if one.kind is kind)
+
+    def _has(self, kind: SectionKind) -> bool:
+        return any(one.kind is kind for one in self._sections)
+
     def _complete(self) -> None:
         self.image_bytes = align_up(self._end, PAGE)
         self._file.write(_ZEROS[: self.image_bytes - self._end])
+        self._file.truncate(self.image_bytes)
         self.image_id = self._digest()[:16]
+        if self._has(SectionKind.UPDATES):
+            length = self._find(SectionKind.UPDATES).bytes // 2
+            empty = encode_copy(np.zeros(0, UPDATE), 1, self.image_id, length)
+            self.rewrite(SectionKind.UPDATES, empty + bytes(length))
         self._file.seek(0)
         self._file.write(self._page0())
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def _digest(self) -> bytes:
-        """SHA-256 over everything from byte 4096 on."""
+        """SHA-256 over everything from byte 4096 to the signature."""
+        end = self._find(SectionKind.SIGNATURE).offset if self._has(SectionKind.SIGNATURE) else self.image_bytes
         sha = hashlib.sha256()
         self._file.flush()
         self._file.seek(PAGE)
-        while piece := self._file.read(_COPY_BYTES):
+        while piece := self._file.read(min(_COPY_BYTES, end - self._file.tell())):
             sha.update(piece)
         return sha.digest()
 
@@ -181,8 +237,7 @@ class ImageWriter:
         for entry, section in zip(directory, self._sections, strict=True):
             entry["name"] = SECTION_NAMES[section.kind].encode()
             entry["kind"] = section.kind
-            # Each expert has its own checksum, so that one can be replaced without reading all others.
-            entry["crc32"] = 0 if section.kind is SectionKind.EXPERTS else section.crc32
+            entry["crc32"] = 0 if section.kind in SELF_CHECKED else section.crc32
             entry["offset"] = section.offset
             entry["bytes"] = section.bytes
         page = bytearray(_ZEROS)
