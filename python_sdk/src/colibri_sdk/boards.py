@@ -65,6 +65,7 @@ class EmulatorSettings:
     memory_bytes: int = 0
     storage: str = "none"
     storage_power_of_two: bool = False
+    storage_bytes_per_second: int = 0  # as measured; 0: it was not
     firmware: str = "elf"
     firmware_option: str = "-kernel"
     console: int = 0

@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "pack": "Make an image from a checkpoint.",
     "inspect": "Show what an image holds; --verify recomputes its checksums.",
     "plan": "Show the memory map of a board with an image, and whether it fits.",
+    "profile": "Record which experts a model needs; --pin keeps them cached.",
     "flash": "Write a card image or a real card.",
     "emulate": "Run an emulated board and keep it running.",
     "run": "Send one prompt and show the answer.",

@@ -56,7 +56,8 @@ def _all(options: list[Callable[[F], F]]) -> Callable[[F], F]:
     return lambda function: functools.reduce(lambda f, option: option(f), reversed(options), function)
 
 
-def _size(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
+def size(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
+    """For options in bytes: 4096, 512K, 64M."""
     from colibri_sdk.store import parse_size
 
     return None if value is None else parse_size(value)
@@ -65,7 +66,7 @@ def _size(_context: click.Context, _option: click.Parameter, value: str | None) 
 memory_option = click.option(
     "--memory",
     metavar="SIZE",
-    callback=_size,
+    callback=size,
     help="Firmware for an emulated board with less memory, e.g. 64M.",
 )
 
@@ -136,7 +137,7 @@ def store_options(function: F) -> F:
             click.option(
                 "--memory-limit",
                 metavar="SIZE",
-                callback=_size,
+                callback=size,
                 help="Memory for image, arena and prompt, e.g. 64M. Default: what the board has.",
             ),
         ]
