@@ -148,6 +148,32 @@ def emulated(
             yield Target(device, f"{board.name} (emulated)", board, firmware, running, card)
 
 
+@contextmanager
+def on_card(card: Path, *, timeout: float = EMULATOR_TIMEOUT_SECONDS, log: Log | None = None) -> Iterator[Target]:
+    """The host board with `card`, a card image or a real card, as its storage: what it writes lasts.
+
+    A disk that is mounted or otherwise in use is refused. No model on the card is no error here."""
+    from colibri_sdk import emulator
+    from colibri_sdk.boards import load_board
+    from colibri_sdk.build import build
+    from colibri_sdk.device import Device
+    from colibri_sdk.flash import blockdev
+
+    if card.is_block_device():
+        blockdev.check(card, force=True)
+    elif not card.is_file():
+        raise UsageError(f"{card} is neither a card image nor a disk", "Write one with `colibri-sdk flash`.")
+    board = load_board("host")
+    firmware = build(board, log=None)
+    if log:
+        log(f"starting {card.name} on this machine")
+    with (
+        emulator.start(board, firmware=firmware, arguments=["--block", str(card)]) as running,
+        Device.open(running, timeout=timeout, elf=firmware.elf) as device,
+    ):
+        yield Target(device, f"{card} (on this machine)", board, firmware, running, card)
+
+
 def require_model(device: Device, where: str) -> None:
     """Raises ImageError or DeviceError with the device's reason when it has no model."""
     from colibri_sdk.status import Status, failure

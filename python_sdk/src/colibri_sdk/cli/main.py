@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "plan": "Show the memory map of a board with an image, and whether it fits.",
     "profile": "Record which experts a model needs; --pin keeps them cached.",
     "flash": "Write a card image or a real card.",
+    "update": "Replace one expert or the model of a device in the field; confirm or take back.",
     "emulate": "Run an emulated board and keep it running.",
     "run": "Send one prompt and show the answer.",
     "chat": "Talk to a model.",

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replaces one expert of the model that a device runs, while it goes on answering."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from colibri_sdk.errors import DeviceError, UsageError
+from colibri_sdk.image.layout import MAGIC, PAGE, UPDATE
+from colibri_sdk.image.reader import ImageFile
+from colibri_sdk.status import Status
+from colibri_sdk.update.calls import UpdateCalls
+from colibri_sdk.update.content import Content, Range, differing, pieces_to_send
+from colibri_sdk.update.messages import Begun, DirectoryEntry
+
+if TYPE_CHECKING:
+    from colibri_sdk.convert.progress import Progress
+    from colibri_sdk.device import Device
+
+# How long the replacement before this one may take to come into effect: a token, on the slowest board.
+_EFFECT_SECONDS = 60.0
+_EFFECT_POLL_SECONDS = 0.2
+
+Sign = Callable[[bytes], bytes]  # a struct col_update without a signature -> the same with one
+
+
+@dataclass(frozen=True)
+class ExpertUpdate:
+    """What became of an update. Of the blob's `bytes`, `sent_bytes` travelled and `kept_bytes` lay there already."""
+
+    layer: int
+    expert: int
+    generation: int
+    image_id: str
+    bytes: int
+    sent_bytes: int
+    kept_bytes: int
+    seconds: float
+    unchanged: bool  # the device held that very expert, and nothing was done
+
+
+@contextlib.contextmanager
+def expert_content(path: Path, layer: int, expert: int) -> Iterator[Content]:
+    """The blob in `path`: of an image the expert of that place, any other file as a whole.
+
+    UsageError when it cannot be read, has no such expert, or is no whole number of pages."""
+    try:
+        with path.open("rb") as file:
+            is_image = file.read(len(MAGIC)) == MAGIC
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", "Name an image or a file with a blob.") from error
+    if is_image:
+        with ImageFile(path) as image:
+            place = image.place(_index(image, layer, expert))
+            yield Content(lambda at, count: image.bytes_at(place.offset + at, count), place.size)
+        return
+    size = path.stat().st_size
+    if size == 0 or size % PAGE:
+        raise UsageError(
+            f"{path} has {size} bytes: neither an image nor an expert's blob, which has whole pages of {PAGE}",
+            "Give an image whose expert is to be taken: pack one with `colibri-sdk pack`.",
+        )
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        yield Content(lambda at, count: data[at : at + count], size)
+
+
+def _index(image: ImageFile, layer: int, expert: int) -> int:
+    if not 0 <= layer < len(image.layers):
+        raise UsageError(f"{image.path.name} has {len(image.layers)} layers, none is {layer}", "Count from 0.")
+    record = image.layers[layer]
+    experts = int(record["router"]["experts"])
+    if not 0 <= expert < experts:
+        raise UsageError(f"layer {layer} of {image.path.name} has {experts} experts, none is {expert}", "Count from 0.")
+    return int(record["first_expert"]) + expert
+
+
+def describe_update(
+    content: Content, layer: int, expert: int, *, generation: int, image_id: str, counter: int = 0, board: str = ""
+) -> bytes:
+    """The struct col_update of a blob, unsigned. `image_id`: of the image it is made for, hexadecimal."""
+    if len(board.encode()) >= 32:
+        raise UsageError(
+            f"a board's name has at most 31 bytes, not {len(board.encode())}", "Use the board file's name."
+        )
+    record = np.zeros((), UPDATE)
+    record["bytes"] = content.bytes
+    record["layer"], record["expert"], record["generation"] = layer, expert, generation
+    record["crc32"] = content.crc(Range(0, content.bytes))
+    record["counter"], record["board"] = counter, board.encode()
+    record["image_id"] = np.void(bytes.fromhex(image_id))
+    record["digest"] = np.void(content.digest())
+    return record.tobytes()
+
+
+def update_expert(
+    device: Device,
+    content: Content,
+    layer: int,
+    expert: int,
+    *,
+    progress: Progress,
+    sign: Sign | None = None,
+    prepared: bytes | None = None,
+) -> ExpertUpdate:
+    """Sends `content` as the expert of that place and has it take effect, between two tokens.
+
+    sign: puts a signature on the update, for boards that ask for one. prepared: a struct col_update that was made
+    elsewhere, signed or not; it is sent as it is.
+    What an earlier, interrupted attempt has brought does not travel again. Raises DeviceError with the device's reason,
+    LinkLostError when the line breaks; the old expert is in effect then.
+    """
+    start = time.monotonic()
+    calls = UpdateCalls(device)
+    status, info = calls.wait_settled(progress), device.info()
+    entry = find_expert(calls.directory(), layer, expert)
+    if prepared is None:
+        update = describe_update(
+            content,
+            layer,
+            expert,
+            generation=entry.generation + 1,
+            image_id=info.image_id,
+            counter=status.counter,
+        )
+        update = sign(update) if sign else update
+    else:
+        update = prepared
+    record = np.frombuffer(update, UPDATE)[0]
+    generation, image_id = int(record["generation"]), bytes(record["image_id"]).hex()
+
+    def result(sent: int, *, unchanged: bool = False) -> ExpertUpdate:
+        kept = content.bytes - sent
+        return ExpertUpdate(
+            layer=layer,
+            expert=expert,
+            generation=entry.generation if unchanged else generation,
+            image_id=image_id,
+            bytes=content.bytes,
+            sent_bytes=sent,
+            kept_bytes=kept,
+            seconds=time.monotonic() - start,
+            unchanged=unchanged,
+        )
+
+    if bytes(record["digest"]) == entry.digest:
+        return result(0, unchanged=True)
+    begun = _begin(calls, update)
+    if begun.target_bytes != content.bytes:
+        raise UsageError(
+            f"the update is for a blob of {begun.target_bytes} bytes, the file has {content.bytes}",
+            "Give the file that the update was made for.",
+        )
+    missing = differing(
+        content, lambda part: calls.crc(part.start, part.bytes), [Range(0, content.bytes)], lambda _: None
+    )
+    total = sum(part.bytes for part in missing)
+    sent = 0
+    for count in calls.send(pieces_to_send(content, missing)):
+        sent += count
+        progress.update(sent, total, "")
+    calls.commit(progress)
+    return result(sent)
+
+
+def find_expert(directory: list[DirectoryEntry], layer: int, expert: int) -> DirectoryEntry:
+    """The entry of that place. UsageError says what there is."""
+    for entry in directory:
+        if (entry.layer, entry.expert) == (layer, expert):
+            return entry
+    if not directory:
+        raise UsageError("the device's model has no experts", "Replace it as a whole: colibri-sdk update model")
+    layers = sorted({entry.layer for entry in directory})
+    experts = [entry.expert for entry in directory if entry.layer == layer]
+    if not experts:
+        raise UsageError(
+            f"layer {layer} of the device's model has no experts; these have: {', '.join(map(str, layers))}",
+            "Count layers from 0.",
+        )
+    raise UsageError(
+        f"layer {layer} of the device's model has {len(experts)} experts, none is {expert}", "Count from 0."
+    )
+
+
+def _begin(calls: UpdateCalls, update: bytes) -> Begun:
+    """Waits while the replacement before this one has not come into effect."""
+    give_up = time.monotonic() + _EFFECT_SECONDS
+    while True:
+        try:
+            return calls.begin_expert(update)
+        except DeviceError as error:
+            if error.status != Status.E_BUSY or error.where != "engine" or time.monotonic() > give_up:
+                raise
+        time.sleep(_EFFECT_POLL_SECONDS)

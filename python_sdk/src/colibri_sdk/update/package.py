@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A file that carries one expert to the field: what the key's owner signs where the key is, and others send without it.
+
+| offset | type | meaning |
+|---|---|---|
+| 0 | u8[8] | `COLIPKG\\x1a` |
+| 8 | u32 | version, 1 |
+| 12 | u8[244] | zero |
+| 256 | struct col_update | layer, expert, generation, counter, board, base image, digest, signature; offset 0 |
+| 512 | | the blob |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from colibri_sdk.errors import UsageError
+from colibri_sdk.image.layout import UPDATE
+from colibri_sdk.update.content import Content, Range
+
+MAGIC = b"COLIPKG\x1a"
+VERSION = 1
+_HEAD_BYTES = 256
+_BLOB_AT = _HEAD_BYTES + UPDATE.itemsize
+
+
+@dataclass(frozen=True)
+class Package:
+    """`update` is a struct col_update, `content` the blob that it speaks of."""
+
+    update: bytes
+    content: Content
+
+    @property
+    def layer(self) -> int:
+        return int(np.frombuffer(self.update, UPDATE)[0]["layer"])
+
+    @property
+    def expert(self) -> int:
+        return int(np.frombuffer(self.update, UPDATE)[0]["expert"])
+
+
+def is_package(path: Path) -> bool:
+    """By its first bytes. OSError when it cannot be read."""
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def write_package(path: Path, update: bytes, content: Content) -> None:
+    """The file is whole or not there."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with scratch.open("xb") as file:
+            file.write(struct.pack("<8sI", MAGIC, VERSION).ljust(_HEAD_BYTES, b"\0") + update)
+            for _, data in content.chunks(Range(0, content.bytes)):
+                file.write(data)
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def open_package(path: Path) -> Iterator[Package]:
+    """UsageError when it is damaged or of another version: its blob must have the length and digest that it states."""
+    size = path.stat().st_size
+    if size <= _BLOB_AT:
+        raise _damaged(path, "it is too short")
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        (version,) = struct.unpack_from("<I", data, len(MAGIC))
+        if data[: len(MAGIC)] != MAGIC or version != VERSION:
+            raise UsageError(
+                f"{path} is no update of version {VERSION}", "Make one with `colibri-sdk update sign` of this version."
+            )
+        update = data[_HEAD_BYTES:_BLOB_AT]
+        record = np.frombuffer(update, UPDATE)[0]
+        content = Content(lambda at, count: data[_BLOB_AT + at : _BLOB_AT + at + count], size - _BLOB_AT)
+        if content.bytes != int(record["bytes"]):
+            raise _damaged(path, f"its blob has {content.bytes} bytes and is stated to have {record['bytes']}")
+        if content.digest() != bytes(record["digest"]):
+            raise _damaged(path, "its blob's digest is another than it states")
+        yield Package(update, content)
+
+
+def _damaged(path: Path, why: str) -> UsageError:
+    return UsageError(f"{path} is damaged: {why}", "Copy the file again.")

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `update`, on a board that is played: what it prints, its JSON, its exit codes and advice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from colibri_sdk import errors
+from colibri_sdk.cli import main, output
+from colibri_sdk.cli import update as module
+from update_board import Board
+from update_images import EXPERT, LAYER, blob, make_images
+
+RIGHT = "aa" * 32
+PLACE = ("--layer", str(LAYER), "--expert", str(EXPERT))
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return make_images(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture
+def board(images: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> Board:
+    played = Board(images["old"], probe_sha256=RIGHT)
+
+    @contextmanager
+    def open_target(card: Path | None, values: dict[str, Any]) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(device=played)
+
+    monkeypatch.setattr(module, "open_target", open_target)
+    monkeypatch.setattr("colibri_sdk.update.model.host_twin", lambda *_: RIGHT)
+    return played
+
+
+Capture = pytest.CaptureFixture[str]
+
+
+def run(capsys: Capture, *line: str | Path, code: int = 0) -> tuple[str, str]:
+    assert main.run(["update", *map(str, line)]) == code
+    out, err = capsys.readouterr()
+    return out, err
+
+
+def test_expert(board: Board, images: dict[str, Path], capsys: Capture) -> None:
+    size = len(blob(images["expert"]))
+    out, err = run(capsys, "expert", images["expert"], *PLACE)
+    assert out.startswith(f"expert {LAYER}/{EXPERT} replaced, generation 1: {output.count(size)} bytes")
+    assert "100 % of" in err and "KB/s" in err and "\x1b" not in err  # no bar where there is no terminal
+    out, _ = run(capsys, "expert", images["expert"], *PLACE)
+    assert out == f"expert {LAYER}/{EXPERT} is that one already, generation 1\n"
+    out, err = run(capsys, "expert", images["old"], *PLACE, "--json")
+    found = json.loads(out)
+    assert (found["layer"], found["expert"], found["generation"]) == (LAYER, EXPERT, 2)
+    assert (found["bytes"], found["unchanged"]) == (size, False)
+    assert found["sent_bytes"] + found["kept_bytes"] == size
+
+
+def test_expert_says_how_to_go_on(board: Board, images: dict[str, Path], capsys: Capture) -> None:
+    board.cut_after = 1
+    out, err = run(capsys, "expert", images["expert"], *PLACE, code=errors.EXIT_TRANSFER)
+    assert out == ""
+    assert "run the same command again: what has arrived need not travel again" in err
+    out, _ = run(capsys, "expert", images["expert"], *PLACE)
+    assert "4 096 bytes were there" in out
+
+
+def test_expert_without_a_place(board: Board, images: dict[str, Path], capsys: Capture) -> None:
+    _, err = run(capsys, "expert", images["expert"], code=errors.EXIT_USAGE)
+    assert "--layer and --expert" in err
+
+
+def test_model(board: Board, images: dict[str, Path], capsys: Capture) -> None:
+    out, err = run(capsys, "model", images["new"])
+    for words in ("slot B, confirmed", "8 experts", "self-test", "the logits are this machine's"):
+        assert words in out
+    assert "restarting into the new model" in err and "comparing" in err
+    out, _ = run(capsys, "model", images["new"])
+    assert out.startswith("the device runs that model already, from slot B: ")
+    out, _ = run(capsys, "model", images["old"], "--no-confirm", "--tries", "7", "--json")
+    found = json.loads(out)
+    assert (found["slot"], found["confirmed"], found["unchanged"]) == ("A", False, False)
+    assert found["traffic"]["experts_kept"] == 8
+    assert [check["ok"] for check in found["checks"]] == [True] * 3
+    assert board.tries == 7
+
+
+def test_status_confirm_and_rollback(board: Board, images: dict[str, Path], capsys: Capture) -> None:
+    out, err = run(capsys, "status")
+    assert "runs, active" in out and "no model was ever on trial" in out and err == ""
+    run(capsys, "model", images["new"], "--no-confirm")
+    out, err = run(capsys, "status")
+    assert "runs, on trial" in out and "2 of 3 starts left" in out and "`update confirm` keeps it" in err
+    found = json.loads(run(capsys, "status", "--json")[0])
+    assert (found["trial"], found["tries_left"], found["last_result"]) == ("B", 2, "on_trial")
+    assert json.loads(run(capsys, "confirm", "--json")[0]) == {"active": "B", "security_counter": 0}
+    _, err = run(capsys, "confirm", code=errors.EXIT_DEVICE)
+    assert "E_UPDATE_STATE" in err
+    run(capsys, "model", images["old"], "--no-confirm")
+    out, _ = run(capsys, "rollback")
+    assert out == f"taken back: the device runs {board.info().image_id}\n"
+    assert json.loads(run(capsys, "rollback", "--json")[0])["given_up"] is False
+
+
+def test_a_trial_that_failed_is_explained_afterwards(board: Board, images: dict[str, Path], capsys: Capture) -> None:
+    board.selftest_ok = False
+    _, err = run(capsys, "model", images["new"], code=errors.EXIT_DEVICE)
+    assert "was tried and taken back, the old model runs again: self-test: fake: dot differs at size 32" in err
+    out, _ = run(capsys, "status")
+    assert "the last model on trial was withdrawn" in out
+
+
+@pytest.mark.parametrize("option", [("--port", "/dev/ttyUSB9"), ("--board", "rpi3"), ("--baud", "9600")])
+def test_a_card_is_no_device(option: tuple[str, str], tmp_path: Path, capsys: Capture) -> None:
+    card = tmp_path / "card.img"
+    card.write_bytes(b"x")
+    _, err = run(capsys, "status", "--card", card, *option, code=errors.EXIT_USAGE)
+    assert f"--card and {option[0]} do not go together" in err
+    _, err = run(capsys, "status", "--card", tmp_path, code=errors.EXIT_USAGE)
+    assert "neither a card image nor a disk" in err
+
+
+@pytest.mark.parametrize("name", ["expert", "model", "status", "confirm", "rollback"])
+def test_every_part_has_help(name: str, capsys: Capture) -> None:
+    out, _ = run(capsys, name, "--help")
+    assert f"Usage: colibri-sdk update {name}" in out
