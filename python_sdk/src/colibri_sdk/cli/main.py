@@ -34,6 +34,7 @@ COMMANDS: dict[str, str] = {
     "chat": "Talk to a model.",
     "eval": "Count how many answers of a file are exactly right.",
     "parity": "Compare the engine with a checkpoint's reference results.",
+    "top": "Watch a device's experts while it answers.",
     "monitor": "Show what a device logs.",
     "supported": "List what can be packed and run: architectures, formats, routers.",
     "selftest": "Compare a device's kernels with the reference, bit by bit.",
