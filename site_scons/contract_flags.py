@@ -49,7 +49,7 @@ FAST_FILES = {
 SMALL = ["-Os"]
 
 # Engine files that only workstations call. Boards do without them, to keep their text small.
-HOSTED_FILES = {"cache.c", "replay.c"}
+HOSTED_FILES = {"replay.c"}
 
 # Where every processor has a faster kernel set, the scalar one is only what that set is compared with.
 SMALL_REFERENCE = ("aarch64",)

@@ -27,26 +27,35 @@ void col_arena_region(struct col_arena *arena, const char *name)
     region->bytes = 0;
 }
 
+static bool take(struct col_arena *arena, uint64_t bytes)
+{
+    uint64_t end = 0;
+    if (__builtin_add_overflow(arena->used, bytes, &end)) {
+        arena->overflow = true;
+        return false;
+    }
+    arena->used = end;
+    if (arena->plan != NULL && arena->plan->region_count > 0) {
+        arena->plan->region[arena->plan->region_count - 1u].bytes += bytes;
+    }
+    return true;
+}
+
 void *col_arena_claim(struct col_arena *arena, uint64_t count, uint64_t size)
 {
     uint64_t bytes = 0;
-    uint64_t end = 0;
     if (__builtin_mul_overflow(count, size, &bytes) ||
         __builtin_add_overflow(bytes, (uint64_t)COLIBRI_ARENA_ALIGN - 1u, &bytes)) {
         arena->overflow = true;
         return NULL;
     }
-    bytes &= ~((uint64_t)COLIBRI_ARENA_ALIGN - 1u);
-    if (__builtin_add_overflow(arena->used, bytes, &end)) {
-        arena->overflow = true;
-        return NULL;
-    }
     uint8_t *memory = arena->base == NULL ? NULL : arena->base + arena->used;
-    arena->used = end;
-    if (arena->plan != NULL && arena->plan->region_count > 0) {
-        arena->plan->region[arena->plan->region_count - 1u].bytes += bytes;
-    }
-    return memory;
+    return take(arena, bytes & ~((uint64_t)COLIBRI_ARENA_ALIGN - 1u)) ? memory : NULL;
+}
+
+void col_arena_align(struct col_arena *arena, uint64_t align)
+{
+    (void)take(arena, -arena->used & (align - 1u));
 }
 
 void col_arena_paint(void *arena, uint64_t bytes)

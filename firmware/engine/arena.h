@@ -22,6 +22,9 @@ void col_arena_region(struct col_arena *arena, const char *name);
 /* `count` elements of `size` bytes, aligned to COLIBRI_ARENA_ALIGN, contents undefined. NULL while measuring. */
 void *col_arena_claim(struct col_arena *arena, uint64_t count, uint64_t size);
 
+/* What is claimed next begins at a multiple of the power of two `align` from the arena's start. */
+void col_arena_align(struct col_arena *arena, uint64_t align);
+
 /* Marks all of `bytes` as never written. */
 void col_arena_paint(void *arena, uint64_t bytes);
 

@@ -102,17 +102,12 @@ bool col_cache_assign(struct col_cache *cache, uint32_t expert, bool alone, uint
         put(cache, expert, found);
     }
     e->need = COL_NEED_NOW;
+    e->guessed = false;
     *slot = e->slot;
     return true;
 }
 
 void col_cache_done(struct col_cache *cache, uint32_t expert)
-{
-    cache->expert[expert].need = COL_NEED_NONE;
-    cache->expert[expert].guessed = false;
-}
-
-void col_cache_drop(struct col_cache *cache, uint32_t expert)
 {
     cache->expert[expert].need = COL_NEED_NONE;
 }

@@ -50,7 +50,7 @@ void col_cache_clear(struct col_cache *cache);
 void col_cache_pin(struct col_cache *cache, uint32_t expert, uint32_t pin);
 
 /* A step: begin, then want for each of its experts, ascending. Then assign in the same order, each as soon as it succeeds, and
- * done for each that was computed. After a step that broke off, drop for each of its experts. */
+ * done for each that was computed, or won't be. */
 void col_cache_begin(struct col_cache *cache);
 void col_cache_want(struct col_cache *cache, uint32_t expert);
 
@@ -58,10 +58,9 @@ void col_cache_want(struct col_cache *cache, uint32_t expert);
  * is left to be; then it succeeds. */
 bool col_cache_assign(struct col_cache *cache, uint32_t expert, bool alone, uint32_t *slot, bool *hit);
 void col_cache_done(struct col_cache *cache, uint32_t expert);
-void col_cache_drop(struct col_cache *cache, uint32_t expert);
 
 /* Takes a slot for an expert that the next step may need; false: it is kept already, or no slot may be given up for it. Until
- * it is dropped, no other guess takes its slot. */
+ * it is done, no other guess takes its slot. */
 bool col_cache_guess(struct col_cache *cache, uint32_t expert, uint32_t *slot);
 
 /* The expert's bytes are not, or no longer, in its slot. */

@@ -101,15 +101,39 @@ COLIBRI_MUST_CHECK colibri_status col_linear_apply(const struct col_compute *com
                                                    const uint8_t *base, struct col_activation *a, float *y,
                                                    uint32_t y_stride);
 
-/* The store's part of the arena, and its state at the start. */
+/* The experts that the router would choose for the only token of the batch if `layer` saw the residual stream as it is
+ * now: top_k ids, ascending, in dispatch.chosen. *count is 0 when there is nothing to be seen. Keeps x, norm, mixed and the
+ * dispatcher's contexts. */
+COLIBRI_MUST_CHECK colibri_status col_route_ahead(struct colibri *engine, uint32_t layer, uint32_t *count);
+
+/* The store's part of the arena (store.slots is set), and its state at the start. */
 void col_store_layout(struct colibri *engine, struct col_arena *arena);
 void col_store_init(struct colibri *engine);
 
 /* Between tokens: replacements that wait take effect. */
 void col_store_replace(struct colibri *engine);
 
-/* Where an expert's blob lies in memory. */
-COLIBRI_MUST_CHECK colibri_status col_store_expert(const struct colibri *engine, uint32_t layer, uint32_t expert,
+/* A step of `layer` begins; its experts are the dispatcher's contexts. */
+COLIBRI_MUST_CHECK colibri_status col_store_begin(struct colibri *engine, uint32_t layer);
+
+/* Where the blob of one of the step's experts lies in memory, as soon as it does; until the step's next expert is asked for.
+ * Experts are asked for in the order of their contexts, and each is done before the next. */
+COLIBRI_MUST_CHECK colibri_status col_store_expert(struct colibri *engine, uint32_t layer, uint32_t expert,
                                                    const uint8_t **blob);
+COLIBRI_MUST_CHECK colibri_status col_store_done(struct colibri *engine);
+
+/* Experts that the next step, which is of `layer`, may need. */
+void col_store_guess(struct colibri *engine, uint32_t layer, const uint32_t *expert, uint32_t count);
+
+/* Moves reads on, then asks the caller's poll hook; `user` is the engine. */
+bool col_store_poll(void *user);
+
+/* The end of a call of the engine, after success and failure alike. */
+void col_store_end(struct colibri *engine);
+
+static inline struct col_place *col_place_of(const struct colibri *engine, uint32_t layer, uint32_t expert)
+{
+    return &engine->store.place[engine->image.layer[layer].first_expert + expert];
+}
 
 #endif

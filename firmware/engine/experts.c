@@ -98,6 +98,20 @@ static struct col_activation inputs(struct colibri *engine, const struct col_con
     return input;
 }
 
+/* Guesses what the next layer will need and has it read behind what this layer needs. */
+static colibri_status look_ahead(struct colibri *engine, uint32_t layer)
+{
+    if (layer == engine->image.model->layers || engine->image.layer[layer].router.experts == 0u) {
+        return COLIBRI_OK;
+    }
+    uint32_t count = 0;
+    const colibri_status status = col_route_ahead(engine, layer, &count);
+    if (status == COLIBRI_OK) {
+        col_store_guess(engine, layer, engine->dispatch.chosen, count);
+    }
+    return status;
+}
+
 static colibri_status run_expert(struct colibri *engine, uint32_t layer, const struct col_context *context, uint32_t n)
 {
     const struct col_layer *l = &engine->image.layer[layer];
@@ -125,12 +139,21 @@ colibri_status col_experts(struct colibri *engine, uint32_t layer, uint32_t n)
     struct colibri_expert_stats *stats = engine->expert_stats + (uint64_t)layer * engine->image.widest.experts;
     struct col_activation input = {.x = b->norm, .stride = b->hidden_stride, .cols = engine->image.model->hidden,
                                    .n = n, .q = b->q, .scale = b->scale};
-    colibri_status status = run_shared(engine, l, &input);
     const uint32_t contexts = l->router.experts == 0u ? 0u : engine->dispatch.context_count;
+    colibri_status status = contexts == 0u ? COLIBRI_OK : col_store_begin(engine, layer);
+    if (status == COLIBRI_OK && contexts > 0u && n == 1u && engine->store.prefetch) {
+        status = look_ahead(engine, layer + 1u);
+    }
+    if (status == COLIBRI_OK) {
+        status = run_shared(engine, l, &input); /* while the first experts are being read */
+    }
     for (uint32_t c = 0; c < contexts && status == COLIBRI_OK; c++) {
         const struct col_context *context = &engine->dispatch.context[c];
         const uint64_t start = col_now(engine);
         status = run_expert(engine, layer, context, n);
+        if (status == COLIBRI_OK) {
+            status = col_store_done(engine);
+        }
         stats[context->expert].tokens += context->count;
         stats[context->expert].ticks += col_now(engine) - start;
     }

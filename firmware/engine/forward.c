@@ -68,6 +68,27 @@ static colibri_status run_head(struct colibri *engine, uint32_t t)
     return col_all_finite(b->logits, m->vocab) ? COLIBRI_OK : COLIBRI_E_NUMERIC;
 }
 
+/* All layers, for `count` tokens; *n is how many of them the last batch had. */
+static colibri_status run_layers(struct colibri *engine, const uint32_t *ids, size_t count, uint32_t *n)
+{
+    for (size_t done = 0; done < count; done += *n) {
+        *n = count - done < engine->batch ? (uint32_t)(count - done) : engine->batch;
+        for (uint32_t t = 0; t < *n; t++) {
+            engine->history[engine->position + t] = ids[done + t];
+        }
+        embed(engine, ids + done, *n);
+        for (uint32_t layer = 0; layer < engine->image.model->layers; layer++) {
+            const colibri_status status = run_layer(engine, layer, *n);
+            if (status != COLIBRI_OK) {
+                return status; /* the batch's positions do not count: they will be computed again */
+            }
+        }
+        engine->position += *n;
+        engine->tokens += *n;
+    }
+    return COLIBRI_OK;
+}
+
 colibri_status colibri_prefill(struct colibri *engine, const uint32_t *ids, size_t count, const float **logits)
 {
     if (count == 0u) {
@@ -87,22 +108,11 @@ colibri_status colibri_prefill(struct colibri *engine, const uint32_t *ids, size
         engine->prompt_tokens = (uint32_t)count;
     }
     uint32_t n = 0;
-    for (size_t done = 0; done < count; done += n) {
-        n = count - done < engine->batch ? (uint32_t)(count - done) : engine->batch;
-        for (uint32_t t = 0; t < n; t++) {
-            engine->history[engine->position + t] = ids[done + t];
-        }
-        embed(engine, ids + done, n);
-        for (uint32_t layer = 0; layer < engine->image.model->layers; layer++) {
-            const colibri_status status = run_layer(engine, layer, n);
-            if (status != COLIBRI_OK) {
-                return status; /* the batch's positions do not count: they will be computed again */
-            }
-        }
-        engine->position += n;
-        engine->tokens += n;
+    colibri_status status = run_layers(engine, ids, count, &n);
+    if (status == COLIBRI_OK) {
+        status = run_head(engine, n - 1u);
     }
-    const colibri_status status = run_head(engine, n - 1u);
+    col_store_end(engine);
     if (status == COLIBRI_OK) {
         engine->has_logits = true;
         *logits = engine->buffers.logits;

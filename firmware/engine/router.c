@@ -210,41 +210,75 @@ static uint32_t experts_in_use(const struct colibri *engine, const struct col_ro
     return more < r->experts - r->map_first ? r->map_first + more : r->experts;
 }
 
+/* The router's product for `n` rows of `x`. */
+static colibri_status router_logits(struct colibri *engine, const struct col_router *r, float *x, uint32_t n)
+{
+    struct col_buffers *b = &engine->buffers;
+    if (r->score == COL_SCORE_HASH) {
+        return COLIBRI_OK;
+    }
+    struct col_activation input = {.x = x, .stride = b->hidden_stride, .cols = engine->image.model->hidden, .n = n,
+                                   .q = b->q, .scale = b->scale};
+    return col_linear_apply(&engine->compute, &r->gate, engine->image.resident, &input, b->router_logits,
+                            b->router_stride);
+}
+
+/* Row `t`'s choice, from its logits; COLIBRI_E_NUMERIC when one is not finite. */
+static colibri_status choose_row(struct colibri *engine, uint32_t layer, uint32_t in_use, uint32_t t)
+{
+    const struct col_router *r = &engine->image.layer[layer].router;
+    float *logits = engine->buffers.router_logits + (uint64_t)t * engine->buffers.router_stride;
+    uint32_t *ids = engine->dispatch.chosen + (uint64_t)t * r->top_k;
+    float *weight = engine->dispatch.chosen_weight + (uint64_t)t * r->top_k;
+    if (r->score == COL_SCORE_HASH) {
+        choose_hash(r, layer, in_use, engine->history[engine->position + t], ids, weight);
+    } else if (!col_all_finite(logits, r->experts)) {
+        return COLIBRI_E_NUMERIC;
+    } else {
+        (r->score == COL_SCORE_INTEGER ? choose_integer : choose)(engine, r, in_use, logits, ids, weight);
+    }
+    for (uint32_t i = 0; i < r->top_k; i++) {
+        weight[i] = weight[i] * r->scale;
+    }
+    return COLIBRI_OK;
+}
+
+colibri_status col_route_ahead(struct colibri *engine, uint32_t layer, uint32_t *count)
+{
+    const struct col_layer *l = &engine->image.layer[layer];
+    const struct col_buffers *b = &engine->buffers;
+    /* A single token gathers no rows: their buffer is free. */
+    colibri_status status =
+        col_rms_norm(engine, &l->norm, l->attention.norm_eps, b->x, b->hidden_stride, 1, b->gathered);
+    if (status == COLIBRI_OK) {
+        status = router_logits(engine, &l->router, b->gathered, 1);
+    }
+    if (status == COLIBRI_OK) {
+        status = choose_row(engine, layer, experts_in_use(engine, &l->router), 0);
+    }
+    *count = status == COLIBRI_OK ? l->router.top_k : 0u;
+    return status == COLIBRI_E_NUMERIC ? COLIBRI_OK : status; /* no guess: what is computed may be finite all the same */
+}
+
 colibri_status col_route(struct colibri *engine, uint32_t layer, uint32_t n)
 {
     const struct col_router *r = &engine->image.layer[layer].router;
-    struct col_buffers *b = &engine->buffers;
     struct col_dispatch *d = &engine->dispatch;
     if (r->experts == 0u) {
         return COLIBRI_OK;
     }
-    if (r->score != COL_SCORE_HASH) {
-        struct col_activation input = {.x = b->norm, .stride = b->hidden_stride, .cols = engine->image.model->hidden,
-                                       .n = n, .q = b->q, .scale = b->scale};
-        const colibri_status status = col_linear_apply(&engine->compute, &r->gate, engine->image.resident, &input,
-                                                       b->router_logits, b->router_stride);
-        if (status != COLIBRI_OK) {
-            return status;
+    colibri_status status = router_logits(engine, r, engine->buffers.norm, n);
+    const uint32_t in_use = experts_in_use(engine, r);
+    for (uint32_t t = 0; t < n && status == COLIBRI_OK; t++) {
+        status = choose_row(engine, layer, in_use, t);
+        if (status == COLIBRI_OK && engine->hooks.route != NULL) {
+            const uint64_t first = (uint64_t)t * r->top_k;
+            engine->hooks.route(engine->hooks.user, layer, engine->position + t, r->top_k, d->chosen + first,
+                                d->chosen_weight + first);
         }
     }
-    const uint32_t in_use = experts_in_use(engine, r);
-    for (uint32_t t = 0; t < n; t++) {
-        float *logits = b->router_logits + (uint64_t)t * b->router_stride;
-        uint32_t *ids = d->chosen + (uint64_t)t * r->top_k;
-        float *weight = d->chosen_weight + (uint64_t)t * r->top_k;
-        if (r->score == COL_SCORE_HASH) {
-            choose_hash(r, layer, in_use, engine->history[engine->position + t], ids, weight);
-        } else if (!col_all_finite(logits, r->experts)) {
-            return COLIBRI_E_NUMERIC;
-        } else {
-            (r->score == COL_SCORE_INTEGER ? choose_integer : choose)(engine, r, in_use, logits, ids, weight);
-        }
-        for (uint32_t i = 0; i < r->top_k; i++) {
-            weight[i] = weight[i] * r->scale;
-        }
-        if (engine->hooks.route != NULL) {
-            engine->hooks.route(engine->hooks.user, layer, engine->position + t, r->top_k, ids, weight);
-        }
+    if (status != COLIBRI_OK) {
+        return status;
     }
     col_dispatch_build(d, n, r->top_k, r->experts);
     return COLIBRI_OK;

@@ -34,8 +34,11 @@ static colibri_status configure(struct colibri *engine, const void *image, uint6
     if (engine->kv_format > COL_KV_LAST) {
         return col_fail(COLIBRI_E_ARGUMENT, detail, "kv_format", engine->kv_format, COL_KV_LAST);
     }
-    if (config->storage.depth != 0u) {
-        return col_fail(COLIBRI_E_IMAGE_UNSUPPORTED, detail, "storage", config->storage.depth, 0);
+    if (config->storage.depth > COLIBRI_MAX_READS) {
+        return col_fail(COLIBRI_E_ARGUMENT, detail, "storage.depth", config->storage.depth, COLIBRI_MAX_READS);
+    }
+    if (engine->image.front && config->storage.depth == 0u) {
+        return col_fail(COLIBRI_E_IMAGE_SIZE, detail, "image", image_bytes, engine->image.header->image_bytes);
     }
     /* A batch larger than the context would only cost memory. */
     engine->batch = engine->batch < engine->context ? engine->batch : engine->context;
@@ -63,14 +66,38 @@ static uint64_t front_bytes(const struct col_image *image)
     return experts == NULL ? image->bytes : experts->offset;
 }
 
-/* The exact bytes of a configured engine's arena; its regions go to *plan, which may be NULL. */
-static colibri_status measure(struct colibri *engine, struct colibri_plan *plan, uint64_t *bytes,
-                              struct colibri_detail *detail)
+/* Lays the engine out with that many slots per layer. False: in more bytes than `limit`, or than a number holds. */
+static bool fits(struct colibri *engine, uint32_t slots, uint64_t limit, struct col_arena *arena)
 {
+    engine->store.slots = slots;
+    col_layout(engine, arena);
+    return !arena->overflow && (limit == 0u || arena->used <= limit);
+}
+
+/* Chooses the number of slots and states the exact bytes of a configured engine's arena; its regions go to *plan, which may
+ * be NULL. */
+static colibri_status measure(struct colibri *engine, const struct colibri_config *config, struct colibri_plan *plan,
+                              uint64_t *bytes, struct colibri_detail *detail)
+{
+    const uint32_t experts = config->storage.depth == 0u ? 0u : engine->image.widest.experts;
+    uint32_t slots = config->cache_slots != 0u && config->cache_slots < experts ? config->cache_slots : experts;
+    uint32_t low = config->cache_slots == 0u && experts > 0u ? 1u : slots; /* the fewest that there may be */
+    while (low < slots) {
+        const uint32_t middle = slots - (slots - low) / 2u;
+        struct col_arena arena = {0};
+        if (fits(engine, middle, config->arena_limit, &arena)) {
+            low = middle;
+        } else {
+            slots = middle - 1u;
+        }
+    }
     struct col_arena arena = {.plan = plan};
-    col_layout(engine, &arena);
+    const bool fit = fits(engine, slots, config->arena_limit, &arena);
     *bytes = arena.used;
-    return arena.overflow ? col_fail(COLIBRI_E_IMAGE_DIMENSION, detail, "arena", arena.used, UINT64_MAX) : COLIBRI_OK;
+    if (arena.overflow) {
+        return col_fail(COLIBRI_E_IMAGE_DIMENSION, detail, "arena", arena.used, UINT64_MAX);
+    }
+    return fit ? COLIBRI_OK : col_fail(COLIBRI_E_ARENA_SIZE, detail, "arena limit", config->arena_limit, arena.used);
 }
 
 colibri_status colibri_plan(const void *image, uint64_t image_bytes, const struct colibri_config *config,
@@ -92,7 +119,10 @@ colibri_status colibri_plan(const void *image, uint64_t image_bytes, const struc
         .max_text_bytes = engine.max_text_bytes,
         .kv_format = engine.kv_format,
     };
-    return measure(&engine, plan, &plan->arena_bytes, detail);
+    const colibri_status measured = measure(&engine, config, plan, &plan->arena_bytes, detail);
+    plan->cache_slots = engine.store.slots;
+    plan->slot_bytes = engine.store.slot_bytes;
+    return measured;
 }
 
 colibri_status colibri_validate(const void *image, uint64_t image_bytes, struct colibri_detail *detail)
@@ -125,10 +155,15 @@ colibri_status colibri_init(struct colibri **engine, const void *image, uint64_t
     struct colibri start = {.hooks = config->hooks};
     colibri_status status = configure(&start, image, image_bytes, config, detail);
     if (status == COLIBRI_OK) {
-        status = measure(&start, NULL, &start.arena_bytes, detail);
+        status = measure(&start, config, NULL, &start.arena_bytes, detail);
     }
     if (status != COLIBRI_OK) {
         return status;
+    }
+    start.store.storage = config->storage;
+    start.store.prefetch = config->prefetch && start.store.slots != 0u;
+    if (start.store.slots != 0u && (config->storage.start == NULL || config->storage.check == NULL)) {
+        return col_fail(COLIBRI_E_ARGUMENT, detail, "storage", 0, config->storage.depth);
     }
     if (arena == NULL || ((uintptr_t)arena & (COLIBRI_ARENA_ALIGN - 1u)) != 0u) {
         return col_fail(COLIBRI_E_ARENA_ALIGN, detail, "arena", (uintptr_t)arena & (COLIBRI_ARENA_ALIGN - 1u), 0);
@@ -147,6 +182,9 @@ colibri_status colibri_init(struct colibri **engine, const void *image, uint64_t
         return col_fail(COLIBRI_E_INTERNAL, detail, "arena", memory.used, start.arena_bytes);
     }
     start.compute = (struct col_compute){.poll = config->hooks.poll, .user = config->hooks.user};
+    if (start.store.slots != 0u) {
+        start.compute = (struct col_compute){.poll = col_store_poll, .user = arena};
+    }
     status = choose_kernels(&start, config->kernels, detail);
     if (status != COLIBRI_OK) {
         return status;

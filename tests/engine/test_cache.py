@@ -43,7 +43,6 @@ void col_cache_begin(struct col_cache *cache);
 void col_cache_want(struct col_cache *cache, uint32_t expert);
 bool col_cache_assign(struct col_cache *cache, uint32_t expert, bool alone, uint32_t *slot, bool *hit);
 void col_cache_done(struct col_cache *cache, uint32_t expert);
-void col_cache_drop(struct col_cache *cache, uint32_t expert);
 bool col_cache_guess(struct col_cache *cache, uint32_t expert, uint32_t *slot);
 void col_cache_forget(struct col_cache *cache, uint32_t expert);
 """
@@ -148,7 +147,7 @@ def test_ageing_forgets_a_habit(native: Native) -> None:
 
 
 def test_the_step_that_ages_is_the_64th(native: Native) -> None:
-    """Two uses in steps 62 and 63 are worth one in step 64, which is more recent. A step earlier or later they are not."""
+    """Two uses in steps 62 and 63 are worth one in step 64, which is more recent. A step earlier or later: not."""
     cache = Cache(native, 5, 3, [0] * 5)
     for needed in [(3,)] * 61 + [(1,), (1,), (0,)]:
         cache.step(needed)
@@ -188,7 +187,7 @@ def test_one_slot_pins_nothing(native: Native) -> None:
 
 
 def test_a_step_that_broke_off_leaves_no_trace_of_need(native: Native) -> None:
-    """Dropped experts can be given up by the next step, those whose read failed leave an empty slot."""
+    """Its experts can be given up by the next step, those whose read failed leave an empty slot."""
     cache = Cache(native, 6, 2, [0] * 6)
     cache.begin((0, 1, 2))
     assert cache.assign(0, True) == (0, False)
@@ -196,7 +195,7 @@ def test_a_step_that_broke_off_leaves_no_trace_of_need(native: Native) -> None:
     assert cache.assign(2, False) is None
     cache.lib.col_cache_forget(cache.cache, 0)
     for expert in (0, 1, 2):
-        cache.lib.col_cache_drop(cache.cache, expert)
+        cache.lib.col_cache_done(cache.cache, expert)
     assert cache.held(2) == {1: 1}
     assert cache.step((3, 4)) == [(3, 0, False), (4, 1, False)]
 
@@ -219,7 +218,7 @@ def test_guesses_take_no_slot_from_each_other_or_from_pinned(native: Native) -> 
     assert cache.guess(4) is None  # nothing left to give up
     assert cache.held(3) == {0: 0, 1: 3, 2: 2}
     for expert in (3, 2, 4):
-        cache.lib.col_cache_drop(cache.cache, expert)
+        cache.lib.col_cache_done(cache.cache, expert)
     assert cache.lib.guessed(cache.cache, 3)
     assert cache.step((3, 5)) == [(3, 1, True), (5, 2, False)]
     assert not cache.lib.guessed(cache.cache, 3)
@@ -236,7 +235,7 @@ def test_guesses_never_break_a_step(native: Native, trace: Trace, guesses: list[
         taken = [slot for e in guessed if (slot := cache.guess(e)) is not None]
         assert len(set(taken)) == len(taken)
         for expert in guessed:
-            cache.lib.col_cache_drop(cache.cache, expert)
+            cache.lib.col_cache_done(cache.cache, expert)
         before = set(cache.held(slots).values())
         assigned = cache.step(needed)
         assert [expert for expert, _, _ in assigned] == list(needed)

@@ -13,15 +13,12 @@ import pytest
 from colibri_sdk.convert import pack
 from colibri_sdk.engine import Engine, Library
 from colibri_sdk.image.layout import KvFormat
-from kernel_programs import TOOLCHAINS, kernel_objects
-from native import ENGINE
+from engine_programs import ANSWER, PROMPT, engine_program, prompt
+from kernel_programs import TOOLCHAINS
 
 HERE = Path(__file__).resolve().parent
 TINY = sorted(path.parent.name for path in HERE.glob("*/reference.json"))
 VARIANTS = sorted(path.parent for path in HERE.glob("variants/*/reference.json"))
-PROGRAM = HERE.parent / "engine" / "model_hashes.c"
-FENCES = HERE.parent / "engine" / "fenced_arena.c"
-PROMPT, ANSWER = 21, 10  # as in the program
 
 Tiny = Callable[[str, str], Path]
 
@@ -35,18 +32,7 @@ def library(host_library: Path) -> Library:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     @cache
     def build(target: str) -> Path:
-        toolchain = TOOLCHAINS[target]
-        if toolchain.missing:
-            pytest.skip(f"{', '.join(toolchain.missing)} not installed")
-        directory = tmp_path_factory.mktemp(target)
-        objects = kernel_objects(toolchain, directory)
-        there = {object_.stem for object_ in objects}
-        sources = [PROGRAM, *(path for path in sorted(ENGINE.glob("*.c")) if path.stem not in there)]
-        fenced = target == "sanitized"
-        for path in [*sources, *([FENCES] if fenced else [])]:
-            bare = ["-Dcol_arena_claim=col_arena_claim_bare"] if fenced and path.stem == "arena" else []
-            objects.append(toolchain.compile(path, directory / f"{path.stem}.o", "-ffp-contract=off", *bare))
-        return toolchain.link_program(objects, directory / "model_hashes")
+        return engine_program(target, "model_hashes", tmp_path_factory.mktemp(target))
 
     return build
 
@@ -54,8 +40,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def wanted(library: Library, image: Path, kv: str) -> str:
     """The line that the program must print, from this machine's library with the scalar kernels."""
     engine = Engine(library, image, kernels="scalar", kv=kv, context=PROMPT + ANSWER)
-    ids = [((i * 2654435761) % 2**32 >> 7) % engine.info.vocab for i in range(PROMPT)]
-    result = engine.generate(ids, max_tokens=ANSWER, ignore_eos=True)
+    result = engine.generate(prompt(engine.info.vocab), max_tokens=ANSWER, ignore_eos=True)
     return " ".join(["", *map(str, result.token_ids), result.logits_sha256])
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 
 from colibri_sdk.engine.library import Library, Plan, Region, SelftestReport
 from colibri_sdk.engine.session import Engine, EngineInfo, EngineStats, Finish, Result, Route, Token
+from colibri_sdk.engine.storage import PENDING, Read, Storage
 
 __all__ = [
+    "PENDING",
     "Engine",
     "EngineInfo",
     "EngineStats",
     "Finish",
     "Library",
     "Plan",
+    "Read",
     "Region",
     "Result",
     "Route",
     "SelftestReport",
+    "Storage",
     "Token",
 ]

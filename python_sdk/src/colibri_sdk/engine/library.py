@@ -37,6 +37,7 @@ class Plan:
 
     arena_bytes: int
     image_bytes: int
+    front_bytes: int
     resident_bytes: int
     expert_bytes: int
     active_bytes: int
@@ -44,6 +45,8 @@ class Plan:
     batch: int
     max_text_bytes: int
     kv_format: str
+    cache_slots: int
+    slot_bytes: int
     regions: tuple[Region, ...]
 
 
@@ -107,12 +110,26 @@ class Library:
             names.append(self._string(name))
         return names
 
-    def plan(self, image: Path, *, context: int = 0, batch: int = 0, kv: str = "image", max_text: int = 0) -> Plan:
+    def plan(
+        self,
+        image: Path,
+        *,
+        context: int = 0,
+        batch: int = 0,
+        kv: str = "image",
+        max_text: int = 0,
+        cache_slots: int | None = None,
+        arena_limit: int = 0,
+    ) -> Plan:
         """The memory that an engine for `image` needs; zeros mean the defaults of colibri.h.
 
-        Raises ImageError for an inconsistent image and UsageError for a wrong option or an unreadable file.
+        With `cache_slots` experts are read on demand and each layer keeps so many; 0: as many as `arena_limit` allows.
+        Raises ImageError for an inconsistent image, DeviceError when more than `arena_limit` bytes are needed, and
+        UsageError for a wrong option or an unreadable file.
         """
-        config, _keep = self.config(context=context, batch=batch, kv=kv, max_text=max_text)
+        config, _keep = self.config(
+            context=context, batch=batch, kv=kv, max_text=max_text, cache_slots=cache_slots, arena_limit=arena_limit
+        )
         return self.plan_mapped(MappedImage(self.ffi, image), config)
 
     def plan_mapped(self, mapped: MappedImage, config: Any) -> Plan:
@@ -128,6 +145,7 @@ class Library:
         return Plan(
             arena_bytes=plan.arena_bytes,
             image_bytes=plan.image_bytes,
+            front_bytes=plan.front_bytes,
             resident_bytes=plan.resident_bytes,
             expert_bytes=plan.expert_bytes,
             active_bytes=plan.active_bytes,
@@ -135,6 +153,8 @@ class Library:
             batch=plan.batch,
             max_text_bytes=plan.max_text_bytes,
             kv_format=kv_name(plan.kv_format),
+            cache_slots=plan.cache_slots,
+            slot_bytes=plan.slot_bytes,
             regions=regions,
         )
 
@@ -180,17 +200,23 @@ class Library:
         max_text: int = 0,
         kernels: str | None = None,
         skip_content_check: bool = False,
+        cache_slots: int | None = None,
+        arena_limit: int = 0,
+        prefetch: bool = False,
     ) -> tuple[Any, list[Any]]:
-        """A struct colibri_config, and what must stay alive as long as it is used."""
+        """A struct colibri_config, and what must stay alive as long as it is used. `cache_slots` None: no storage."""
         if kv not in KV_CHOICES:
             raise UsageError(f"unknown KV cache format {kv!r}", f"Choose one of {', '.join(KV_CHOICES)}.")
-        for name, value in (("context", context), ("batch", batch), ("max_text", max_text)):
-            if not 0 <= value < 2**32:
+        numbers = {"context": context, "batch": batch, "max_text": max_text, "cache_slots": cache_slots or 0}
+        for name, value in {**numbers, "arena_limit": arena_limit}.items():
+            if not 0 <= value < (2**32 if name in numbers else 2**64):
                 raise UsageError(f"{name} = {value} is out of range", "0 means the default.")
         config = self.ffi.new("struct colibri_config *")
         config.context, config.batch, config.max_text_bytes = context, batch, max_text
         config.kv_format = KV_CHOICES[kv]
         config.skip_content_check = skip_content_check
+        config.storage.depth = 0 if cache_slots is None else 1
+        config.cache_slots, config.arena_limit, config.prefetch = cache_slots or 0, arena_limit, prefetch
         keep: list[Any] = []
         if kernels is not None:
             keep.append(self.ffi.new("char[]", kernels.encode()))

@@ -14,8 +14,10 @@ import numpy.typing as npt
 
 from colibri_sdk.engine.library import Library, Plan, kv_name
 from colibri_sdk.engine.memory import Arena, MappedImage
+from colibri_sdk.engine.storage import Storage, connect
 from colibri_sdk.errors import UsageError
 from colibri_sdk.finish import Finish as Finish
+from colibri_sdk.status import Status
 
 Logits = npt.NDArray[np.float32]
 
@@ -115,6 +117,9 @@ class Engine:
     `kernels` names a kernel set (default: the best); `context`, `batch`, `kv` and `max_text` are as in Library.plan.
     `trace_routing` fills `routing`. `poll` is asked often; True stops the running call. `arena_bytes` and
     `arena_offset` hand the engine another arena than the plan asks for, to see it refused.
+
+    With a `storage` experts are read from it on demand, each layer keeps `cache_slots` (0: as many as `arena_limit`
+    allows), and the engine sees of the image only what stands before the experts.
     """
 
     def __init__(
@@ -132,6 +137,10 @@ class Engine:
         poll: Callable[[], bool] | None = None,
         arena_bytes: int | None = None,
         arena_offset: int = 0,
+        storage: Storage | None = None,
+        cache_slots: int = 0,
+        arena_limit: int = 0,
+        prefetch: bool = False,
     ) -> None:
         self.library = library
         self.routing: list[Route] = []
@@ -145,14 +154,20 @@ class Engine:
             max_text=max_text,
             kernels=kernels,
             skip_content_check=skip_content_check,
+            cache_slots=None if storage is None else cache_slots,
+            arena_limit=arena_limit,
+            prefetch=prefetch,
         )
         self._calls.keep += keep
+        if storage is not None:
+            self._calls.keep += connect(library, config, storage, self._storage_failed)
         self._set_hooks(config.hooks, trace_routing)
         self.plan: Plan = library.plan_mapped(self._image, config)
         self.arena = Arena(self._ffi, self.plan.arena_bytes if arena_bytes is None else arena_bytes, arena_offset)
         handle, detail = self._ffi.new("struct colibri **"), library.detail()
+        addressed = self._image.bytes if storage is None else self.plan.front_bytes
         status = self._lib.colibri_init(
-            handle, self._image.pointer, self._image.bytes, config, self.arena.pointer, self.arena.bytes, detail
+            handle, self._image.pointer, addressed, config, self.arena.pointer, self.arena.bytes, detail
         )
         self._raise_callback_error()
         library.check(status, detail, subject=image.name)
@@ -224,7 +239,7 @@ class Engine:
         logits = self._ffi.new("float **")
         status = self._lib.colibri_prefill(self._handle, self._ids(ids), len(ids), logits)
         self._raise_callback_error()
-        self.library.check(status, None, subject=f"{len(ids)} tokens")
+        self._check(status, f"{len(ids)} tokens")
         return self._logits(logits[0])
 
     def forward(self, id_: int) -> Logits:
@@ -233,7 +248,7 @@ class Engine:
         self._ids([id_])
         status = self._lib.colibri_forward(self._handle, id_, logits)
         self._raise_callback_error()
-        self.library.check(status, None, subject=f"token {id_}")
+        self._check(status, f"token {id_}")
         return self._logits(logits[0])
 
     def _logits(self, pointer: Any) -> Logits:
@@ -299,7 +314,7 @@ class Engine:
         result = self._ffi.new("struct colibri_result *")
         status = self._lib.colibri_generate(self._handle, request, result)
         self._raise_callback_error()
-        self.library.check(status, None, subject=f"a prompt of {len(prompt)} tokens")
+        self._check(status, f"a prompt of {len(prompt)} tokens")
         return Result(
             finish=Finish(result.finish),
             token_ids=tuple(token_ids),
@@ -310,6 +325,34 @@ class Engine:
             prefill_ticks=result.prefill_ticks,
             decode_ticks=result.decode_ticks,
         )
+
+    # ------------------------------------------------------------------------------------------------- expert store
+
+    def replace_expert(
+        self, layer: int, expert: int, *, offset: int, crc32: int, generation: int, digest: bytes | None = None
+    ) -> None:
+        """Lets an expert be read from `offset` in the image, from the next call or the next generated token on.
+
+        Raises DeviceError when too many replacements wait already, or for a place or a generation that cannot be.
+        """
+        replacement = self._ffi.new("struct colibri_replacement *")
+        replacement.offset, replacement.crc32, replacement.generation = offset, crc32, generation
+        if digest is not None:
+            self._calls.keep.append(self._ffi.new("uint8_t[]", digest))
+            replacement.digest = self._calls.keep[-1]
+        status = self._lib.colibri_replace_expert(self._handle, layer, expert, replacement)
+        self.library.check(status, None, subject=f"layer {layer} expert {expert}")
+
+    def _storage_failed(self, error: BaseException) -> None:
+        self._calls.error = error
+
+    def _check(self, status: int, subject: str) -> None:
+        """Raises the exception of a failed call; one of the storage names layer and expert."""
+        detail = None
+        if status in (Status.E_STORAGE, Status.E_EXPERT_CHECKSUM, Status.E_SIGNATURE):
+            detail = self.library.detail()
+            self._lib.colibri_get_fault(self._handle, detail)
+        self.library.check(status, detail, subject=subject)
 
     # --------------------------------------------------------------------------------------------------- statistics
 
