@@ -232,6 +232,15 @@ static void check_canary(struct service *service)
     }
 }
 
+/* Layer and expert of a read that failed; other statuses have a detail of their own, or none. */
+static void add_fault(const struct service *service, colibri_status status, struct colibri_detail *detail)
+{
+    if (detail->where[0] == '\0' && (status == COLIBRI_E_STORAGE || status == COLIBRI_E_EXPERT_CHECKSUM ||
+                                     status == COLIBRI_E_SIGNATURE)) {
+        colibri_get_fault(service->model.engine, detail);
+    }
+}
+
 void generation_generate(struct service *service, struct request *request)
 {
     struct generation generation = {0};
@@ -247,6 +256,7 @@ void generation_generate(struct service *service, struct request *request)
         service->running.trace_routing = (generation.flags & GENERATE_TRACE_ROUTING) != 0;
         writer_begin(&service->route, service->route_bytes, sizeof service->route_bytes);
         status = colibri_generate(service->model.engine, &generation.call, &result);
+        add_fault(service, status, &detail);
         send_routes(service);
         check_canary(service);
     }
@@ -301,6 +311,7 @@ void generation_logits(struct service *service, struct request *request)
         service->running.trace_routing = true;
         writer_begin(&service->route, service->route_bytes, sizeof service->route_bytes);
         status = run_logits(service, count, last);
+        add_fault(service, status, &detail);
         check_canary(service);
     }
     service_end(service);

@@ -54,7 +54,7 @@ static void find_front(const uint8_t *page, struct loader_image *image)
         }
         if (section[i].kind == COL_SECTION_EXPERTS) {
             image->front_bytes = offset;
-        } else if (section[i].kind == 10u) {
+        } else if (section[i].kind == COL_SECTION_UPDATES) {
             image->updates_offset = offset;
         }
     }

@@ -6,8 +6,8 @@
  *
  * In turns, so that a disk that others use as well treats both alike: reads a stretch of the experts in their order,
  * and computes random tokens with N experts of each layer in memory (default 1: nearly every expert is missed). Both go
- * through the host board's block device, past the page cache. The plain reader asks for 1 MB after the other, eight at a
- * time: what the file gives at best.
+ * through the host board's block device, past the page cache. The plain reader asks for 1 MB after the other, eight at
+ * a time: what the file gives at best.
  *
  * Prints one JSON object. `prefill` is --batch tokens at once, `decode` --tokens tokens one by one, with: bytes read,
  * seconds in all, `reading` seconds with a read under way, `stall` seconds in which the engine could only wait; and
@@ -43,8 +43,8 @@ struct measure {
 /* What the engine asks of the storage passes through here, to see when reads are under way. */
 struct watched {
     struct colibri_storage inner;
-    uint32_t under_way;
-    uint64_t since, reading; /* nanoseconds */
+    bool reading;
+    uint64_t since, read_ns;
     uint64_t bytes;
 };
 
@@ -91,24 +91,35 @@ static void *allocate(uint64_t bytes)
     return memory;
 }
 
+/* Counts the time with a read under way. */
+static void note(void)
+{
+    bool reading = false;
+    for (uint32_t i = 0; i < storage.depth; i++) {
+        reading = reading || (int)storage.reads[i].status == COLIBRI_PENDING;
+    }
+    if (reading && !watched.reading) {
+        watched.since = now(NULL);
+    } else if (!reading && watched.reading) {
+        watched.read_ns += now(NULL) - watched.since;
+    }
+    watched.reading = reading;
+}
+
 static colibri_status start(void *user, uint32_t read, const struct colibri_read *what)
 {
-    struct watched *self = user;
-    const colibri_status status = self->inner.start(self->inner.user, read, what);
-    if (status == COLIBRI_OK) {
-        self->since = self->under_way++ == 0 ? now(NULL) : self->since;
-        self->bytes += what->bytes;
-    }
+    (void)user;
+    const colibri_status status = watched.inner.start(watched.inner.user, read, what);
+    watched.bytes += status == COLIBRI_OK ? what->bytes : 0;
+    note();
     return status;
 }
 
 static colibri_status look(void *user, uint32_t read, uint32_t *crc32)
 {
-    struct watched *self = user;
-    const colibri_status status = self->inner.check(self->inner.user, read, crc32);
-    if ((int)status != COLIBRI_PENDING && --self->under_way == 0) {
-        self->reading += now(NULL) - self->since;
-    }
+    (void)user;
+    const colibri_status status = watched.inner.check(watched.inner.user, read, crc32);
+    note();
     return status;
 }
 
@@ -117,6 +128,7 @@ static bool poll(void *user)
 {
     (void)user;
     storage_poll(&storage);
+    note();
     return false;
 }
 
@@ -165,7 +177,7 @@ static struct measure compute(struct colibri *engine, uint32_t count, uint32_t t
     const struct colibri_detail detail = {.where = "token"};
     colibri_reset(engine);
     colibri_clear_stats(engine);
-    watched.reading = 0;
+    watched.read_ns = 0;
     watched.bytes = 0;
     const uint64_t before = now(NULL);
     for (uint32_t i = 0; i < count; i += together) {
@@ -178,7 +190,7 @@ static struct measure compute(struct colibri *engine, uint32_t count, uint32_t t
     const double seconds = (double)(now(NULL) - before) * 1e-9;
     return (struct measure){.bytes = (double)watched.bytes,
                             .seconds = seconds,
-                            .reading = (double)watched.reading * 1e-9,
+                            .reading = (double)watched.read_ns * 1e-9,
                             .stall = (double)stall_ticks(engine) * 1e-9};
 }
 
@@ -290,7 +302,7 @@ int main(int argc, char **argv)
         .batch = options.batch,
         .skip_content_check = true,
         .hooks = {.poll = poll, .now = now, .ticks_per_second = 1000000000u},
-        .storage = {.user = &watched, .depth = watched.inner.depth, .start = start, .check = look},
+        .storage = {.depth = watched.inner.depth, .start = start, .check = look},
         .cache_slots = options.slots,
         .prefetch = options.prefetch};
     struct colibri_plan plan;
