@@ -113,11 +113,11 @@ def test_plan_says_by_how_much_it_does_not_fit_and_what_would_help(
 
     monkeypatch.setattr(planning, "plan_board", one_byte_short)
     image = hummingbird("q8")
-    plan = json.loads(colibri("plan", image, "--board", "rpi3", "--json", code=7))
+    plan = json.loads(colibri("plan", image, "--board", "rpi3", "--store", "memory", "--json", code=7))
     assert (plan["fits"], plan["short_bytes"]) == (False, 1)
     assert any("--quant q4" in remedy["text"] for remedy in plan["remedies"])
     assert all(remedy["needed_bytes"] <= plan["available_bytes"] for remedy in plan["remedies"])
-    text = colibri("plan", image, "--board", "rpi3", code=7)
+    text = colibri("plan", image, "--board", "rpi3", "--store", "memory", code=7)
     assert "DOES NOT FIT" in text and "1 bytes more than there are" in text and "--context" in text
 
 

@@ -16,6 +16,7 @@ from colibri_sdk.errors import EXIT_IMAGE, ImageError
 from colibri_sdk.image.reader import ImageFile
 from colibri_sdk.planning import CANARY_BYTES, memory_map, repacked_bytes, require_fit
 from colibri_sdk.status import Status
+from colibri_sdk.store import StoreChoice
 
 BOARD = load_board("hifive-unleashed")
 RUNTIME = Path(__file__).resolve().parents[2] / "firmware" / "runtime"
@@ -45,7 +46,8 @@ def test_the_runtimes_canary_is_the_one_that_is_planned() -> None:
     assert match is not None and int(match[1]) == CANARY_BYTES
 
 
-def test_the_device_agrees_to_the_byte(image: Path, library: Library) -> None:
+@pytest.mark.parametrize("choice", [StoreChoice("memory"), StoreChoice("block", 1), StoreChoice("auto")], ids=str)
+def test_the_device_agrees_to_the_byte(image: Path, library: Library, choice: StoreChoice) -> None:
     """The runtime as a process with this much memory, which loads the image as from a card; then with a byte less."""
     from colibri_sdk import emulator
     from colibri_sdk.build import build
@@ -53,17 +55,58 @@ def test_the_device_agrees_to_the_byte(image: Path, library: Library) -> None:
 
     host = load_board("host")
     firmware = build(host)
-    needed = memory_map(BOARD, image, 1 << 30, library).needed_bytes
-    for limit, state in ((needed, "ready"), (needed - 1, "no model")):
-        arguments = ["--block", str(image), "--arena-limit", str(limit)]
+    whole = memory_map(BOARD, image, 1 << 30, library, choice=choice)
+    for limit in (whole.needed_bytes, whole.needed_bytes - 1):
+        foretold = memory_map(BOARD, image, limit, library, choice=choice)
+        arguments = ["--block", str(image), "--arena-limit", str(limit), "--store", choice.store]
+        arguments += ["--cache-slots", str(choice.cache_slots)] if choice.cache_slots else []
         with (
             emulator.start(host, firmware=firmware, arguments=arguments) as process,
             Device.open(process, timeout=30) as device,
         ):
             device.wait_for_model()
             info = device.info()
-        assert info.state == state, info
-        assert info.status == (Status.OK if state == "ready" else Status.E_MODEL_TOO_LARGE)
+        assert info.status == (Status.OK if foretold.fits else Status.E_MODEL_TOO_LARGE), info
+        assert foretold.fits == (limit == whole.needed_bytes or choice.store == "auto")
+        if foretold.fits:
+            assert (info.store, info.cache_slots) == (foretold.store, foretold.plan.cache_slots)
+            assert (info.slot_bytes, info.arena_bytes) == (foretold.plan.slot_bytes, foretold.plan.arena_bytes)
+
+
+def test_a_byte_less_than_all_is_block_with_slots(image: Path, library: Library) -> None:
+    """The arena takes what the image leaves; one slot more would not fit."""
+    whole = memory_map(BOARD, image, 1 << 30, library, choice=StoreChoice("auto"))
+    assert (whole.store, whole.loaded_bytes, whole.plan.cache_slots) == ("memory", whole.plan.image_bytes, 0)
+    least = memory_map(BOARD, image, 1 << 30, library, choice=StoreChoice("block", 1))
+    for available in range(least.needed_bytes, whole.needed_bytes, 5_000):
+        auto = memory_map(BOARD, image, available, library, choice=StoreChoice("auto"))
+        assert auto.fits and auto.store == "block" and auto.loaded_bytes == auto.plan.front_bytes
+        more = StoreChoice("block", auto.plan.cache_slots + 1)
+        slots = memory_map(BOARD, image, 1 << 30, library, choice=more).plan.cache_slots
+        assert slots == auto.plan.cache_slots or not memory_map(BOARD, image, available, library, choice=more).fits
+    assert not memory_map(BOARD, image, least.needed_bytes - 1, library, choice=StoreChoice("auto")).fits
+
+
+def test_a_limit_counts_like_less_memory(image: Path, library: Library) -> None:
+    scratch = library.constants["COLIBRI_SELFTEST_BYTES"]
+    needed = memory_map(BOARD, image, 1 << 30, library).needed_bytes
+    for limit in (needed - scratch, needed - scratch - 64):
+        choice = StoreChoice("memory", memory_limit=limit)
+        assert memory_map(BOARD, image, 1 << 30, library, choice=choice).fits == (limit == needed - scratch)
+        assert memory_map(load_board("host"), image, None, library, choice=choice).fits == (limit == needed - scratch)
+
+
+def test_reading_experts_from_the_card_is_a_remedy(image: Path, library: Library) -> None:
+    whole = memory_map(BOARD, image, 1 << 30, library)
+    (remedy,) = [
+        one for one in memory_map(BOARD, image, whole.needed_bytes - 1, library).remedies if "card" in one.text
+    ]
+    slots = int(remedy.text.split()[-1])
+    promised = memory_map(BOARD, image, whole.needed_bytes - 1, library, choice=StoreChoice("block", slots))
+    assert promised.fits and promised.needed_bytes == remedy.needed_bytes
+    most = StoreChoice("block", 99)
+    short = memory_map(BOARD, image, 1 << 30, library, choice=most).needed_bytes - 1
+    assert "keep fewer experts" in memory_map(BOARD, image, short, library, choice=most).remedies[-1].text
 
 
 def test_it_fits_to_the_byte(image: Path, library: Library) -> None:
@@ -101,8 +144,9 @@ def test_remedies_are_true(source: Path, image: Path, library: Library, tmp_path
     plan = library.plan(image)
     full = memory_map(BOARD, image, 1 << 30, library).needed_bytes
     result = memory_map(BOARD, image, full - 500_000, library)
-    assert [remedy.text.split()[2] for remedy in result.remedies] == ["--kv", "--context"]
-    for index, remedy in enumerate(result.remedies):
+    packed = [remedy for remedy in result.remedies if remedy.text.startswith("pack")]
+    assert [remedy.text.split()[2] for remedy in packed] == ["--kv", "--context"]
+    for index, remedy in enumerate(packed):
         words = remedy.text.replace(",", "").split()
         options: dict[str, object] = {"quant": "f16", "kv": "f32", words[2].removeprefix("--"): words[3]}
         options["context"] = int(str(options.get("context", plan.context)))
@@ -133,7 +177,7 @@ def test_quantisation_is_a_remedy_for_weights(image: Path, library: Library) -> 
         saved = file.image_bytes - repacked_bytes(file, "q8")
     needed = memory_map(BOARD, image, 1 << 30, library, context=1).needed_bytes
     result = memory_map(BOARD, image, needed - saved, library, context=1)
-    assert [remedy.text for remedy in result.remedies] == ["pack with --quant q8"]
+    assert [remedy.text for remedy in result.remedies if "pack" in remedy.text] == ["pack with --quant q8"]
 
 
 def test_a_model_that_is_too_large_says_so(image: Path, library: Library) -> None:

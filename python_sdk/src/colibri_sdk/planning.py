@@ -2,9 +2,12 @@
 """Does this model run on that board? The memory map, byte for byte, before anything is written to a card.
 
 The arena is the engine's own figure (colibri_plan). What lies around it is what the device's runtime does with its
-memory (firmware/runtime/main.c):
+memory (firmware/runtime/setup.c):
 
-    | firmware | image | arena | canary and prompt ids | ... free ... | self-test scratch |
+    | firmware | image, or its front | arena | canary and prompt ids | ... free ... | self-test scratch |
+
+The front of an image is all before its experts. Where only that is in memory, experts are read from the card into
+slots of the arena (docs/expert-store.md).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from colibri_sdk.engine.library import Library, Plan
 from colibri_sdk.errors import ImageError
 from colibri_sdk.image.layout import PAGE, TENSOR, TENSOR_ALIGN, Format, SectionKind, align_up, tensor_bytes
 from colibri_sdk.image.reader import ImageFile, Record
+from colibri_sdk.store import StoreChoice
 
 if TYPE_CHECKING:
     from colibri_sdk.boards import Board
@@ -65,12 +69,15 @@ class Remedy:
 class MemoryMap:
     """A board's memory with a model in it. `available_bytes` is None on the host, which is not limited here.
 
-    `needed_bytes` of the `available_bytes` are taken by image, arena and what the runtime keeps beside them.
+    `needed_bytes` of the `available_bytes` are taken by `loaded_bytes` of the image, the arena and what the runtime
+    keeps beside them. `store` is "memory" or "block"; `plan` has the cache slots of the latter.
     """
 
     board: str
     available_bytes: int | None
     needed_bytes: int
+    store: str
+    loaded_bytes: int
     plan: Plan
     areas: tuple[Area, ...]
     remedies: tuple[Remedy, ...]
@@ -90,43 +97,107 @@ class MemoryMap:
         return None if self.available_bytes is None else max(0, self.available_bytes - self.needed_bytes)
 
 
+MEMORY = StoreChoice("memory")
+
+
 def plan_board(
-    board: Board, image: Path, *, context: int = 0, kv: str = "image", library: Library | None = None
+    board: Board,
+    image: Path,
+    *,
+    context: int = 0,
+    kv: str = "image",
+    choice: StoreChoice = MEMORY,
+    library: Library | None = None,
 ) -> MemoryMap:
     """The map of `image` on `board`, whose firmware is built when necessary.
 
-    `context` and `kv` are as in Library.plan: what the map would be had the image been packed with these.
+    `context` and `kv` are as in Library.plan: what the map would be had the image been packed with these. `choice` is
+    what the device is told (Device.configure), and decides as there.
     """
     available = None
     if board.memory is not None:
         from colibri_sdk.build import build
 
         available = int(build(board).report["memory_bytes"])
-    return memory_map(board, image, available, library or Library.load(), context=context, kv=kv)
+    return memory_map(board, image, available, library or Library.load(), context=context, kv=kv, choice=choice)
 
 
 def memory_map(
-    board: Board, image: Path, available_bytes: int | None, library: Library, *, context: int = 0, kv: str = "image"
+    board: Board,
+    image: Path,
+    available_bytes: int | None,
+    library: Library,
+    *,
+    context: int = 0,
+    kv: str = "image",
+    choice: StoreChoice = MEMORY,
 ) -> MemoryMap:
     """The same for a firmware that leaves `available_bytes` at the end of the board's RAM."""
-    plan = library.plan(image, context=context, kv=kv)
-    beside = _beside(library, plan)
-    needed = plan.image_bytes + plan.arena_bytes + beside
-    short = available_bytes is not None and needed > available_bytes
+    if choice.memory_limit:
+        # The limit is for image, arena and prompt; the self-test's scratch lies elsewhere.
+        limited = choice.memory_limit // _step(library) * _step(library) + _scratch_bytes(library)
+        available_bytes = limited if available_bytes is None else min(available_bytes, limited)
+    whole = library.plan(image, context=context, kv=kv)
+    store, plan = "memory", whole
+    if whole.front_bytes < whole.image_bytes and (
+        choice.store == "block" or (choice.store == "auto" and _short(_needed(library, whole), available_bytes))
+    ):
+        store, plan = "block", _block_plan(library, image, whole, available_bytes, choice.cache_slots)
+    needed = _needed(library, plan)
+    short = _short(needed, available_bytes)
     return MemoryMap(
         board=board.name,
         available_bytes=available_bytes,
         needed_bytes=needed,
+        store=store,
+        loaded_bytes=_loaded_bytes(plan),
         plan=plan,
         areas=tuple(_areas(board, available_bytes, plan, library)),
         remedies=tuple(_remedies(image, library, plan, available_bytes or 0)) if short else (),
     )
 
 
+def _block_plan(library: Library, image: Path, whole: Plan, available: int | None, slots: int) -> Plan:
+    """With `slots` slots per layer; with 0 as many as there is room for, and at least one."""
+
+    def plan(cache_slots: int, arena_limit: int = 0) -> Plan:
+        return library.plan(
+            image, context=whole.context, kv=whole.kv_format, cache_slots=cache_slots, arena_limit=arena_limit
+        )
+
+    least = plan(slots or 1)
+    if slots or available is None or _short(_needed(library, least), available):
+        return least if slots or available is not None else plan(0)
+    step = _step(library)
+    room = (available - _scratch_bytes(library)) // step * step
+    return plan(0, room - least.front_bytes - _behind_bytes(least))
+
+
+def _loaded_bytes(plan: Plan) -> int:
+    """What of the image is in memory. A plan without slots is of an image that is addressed as a whole."""
+    return plan.front_bytes if plan.cache_slots else plan.image_bytes
+
+
+def _needed(library: Library, plan: Plan) -> int:
+    return _loaded_bytes(plan) + plan.arena_bytes + _beside(library, plan)
+
+
+def _short(needed: int, available: int | None) -> bool:
+    return available is not None and needed > available
+
+
+def _step(library: Library) -> int:
+    """In which the runtime counts."""
+    return library.constants["COLIBRI_ARENA_ALIGN"]
+
+
+def _scratch_bytes(library: Library) -> int:
+    return align_up(library.constants["COLIBRI_SELFTEST_BYTES"], _step(library))
+
+
 def _beside(library: Library, plan: Plan) -> int:
-    """What the runtime keeps beside image and arena, with the steps of 64 bytes in which it counts."""
-    step = library.constants["COLIBRI_ARENA_ALIGN"]
-    return align_up(_behind_bytes(plan), step) + align_up(library.constants["COLIBRI_SELFTEST_BYTES"], step)
+    """What the runtime keeps beside image and arena."""
+    return align_up(_behind_bytes(plan), _step(library)) + _scratch_bytes(library)
 
 
 def _behind_bytes(plan: Plan) -> int:
@@ -142,8 +213,9 @@ def _areas(board: Board, available: int | None, plan: Plan, library: Library) ->
         if board.memory.load_address > ram.base:
             yield Area("reserved below the firmware", ram.base, board.memory.load_address - ram.base)
         yield Area("firmware", board.memory.load_address, at - board.memory.load_address)
-    yield Area("image", at, plan.image_bytes)
-    arena = None if at is None else at + plan.image_bytes
+    loaded = _loaded_bytes(plan)
+    yield Area("front of the image" if plan.cache_slots else "image", at, loaded)
+    arena = None if at is None else at + loaded
     for region in plan.regions:
         yield Area(f"arena: {region.name}", None if arena is None else arena + region.offset, region.bytes)
     behind = None if arena is None else arena + plan.arena_bytes
@@ -161,8 +233,7 @@ def _remedies(image: Path, library: Library, plan: Plan, available: int) -> Iter
     with ImageFile(image) as file:
         found = False
         for kv in _SMALLER_KV.get(plan.kv_format, ()):
-            smaller = library.plan(image, context=plan.context, kv=kv)
-            needed = smaller.image_bytes + smaller.arena_bytes + _beside(library, smaller)
+            needed = _needed(library, _like(library, image, plan, kv=kv))
             if needed <= available:
                 found = True
                 yield Remedy(f"pack with --kv {kv}", needed)
@@ -174,15 +245,39 @@ def _remedies(image: Path, library: Library, plan: Plan, available: int) -> Iter
         for quant in sorted(QUANTISATIONS, key=lambda quant: -repacked_bytes(file, quant)):
             size = repacked_bytes(file, quant)
             needed = size + plan.arena_bytes + _beside(library, plan)
-            if size < plan.image_bytes and needed <= available:
+            if not plan.cache_slots and size < plan.image_bytes and needed <= available:
                 found = True
                 yield Remedy(f"pack with --quant {quant}", needed)
                 break
-        if not found:
+        one_slot = _like(library, image, plan, cache_slots=1)
+        if plan.front_bytes < plan.image_bytes and plan.cache_slots != 1 and _needed(library, one_slot) <= available:
+            found = True
+            fitting = _block_plan(library, image, plan, available, 0)
+            slots = f"--cache-slots {fitting.cache_slots}"
+            text = "keep fewer experts: " if plan.cache_slots else "read experts from the card: --store block "
+            yield Remedy(text + slots, _needed(library, fitting))
+        if not found and plan.cache_slots:
+            yield Remedy(
+                "take a board with more memory or a smaller model: with one cache slot this one needs",
+                _needed(library, one_slot),
+            )
+        elif not found:
             needed = repacked_bytes(file, "q4") + plan.arena_bytes + _beside(library, plan)
             yield Remedy(
                 "take a board with more memory or a smaller model: packed with --quant q4 this one needs", needed
             )
+
+
+def _like(
+    library: Library, image: Path, plan: Plan, *, context: int = 0, kv: str = "", cache_slots: int | None = None
+) -> Plan:
+    """The plan with something else in it; experts come from where they came from, or into `cache_slots` slots."""
+    return library.plan(
+        image,
+        context=context or plan.context,
+        kv=kv or plan.kv_format,
+        cache_slots=cache_slots if cache_slots is not None else plan.cache_slots or None,
+    )
 
 
 def _largest_context(
@@ -193,9 +288,9 @@ def _largest_context(
     table = align_up(file.sections[SectionKind.ROPE].bytes, PAGE)
 
     def needed(context: int) -> int:
-        smaller = library.plan(image, context=context, kv=plan.kv_format)
+        smaller = _like(library, image, plan, context=context)
         rope = align_up(2 * context * half * 4, PAGE)
-        return smaller.image_bytes - table + rope + smaller.arena_bytes + _beside(library, smaller)
+        return _needed(library, smaller) - table + rope
 
     low, high = 0, plan.context
     while high - low > 1:

@@ -11,6 +11,7 @@ from colibri_sdk.engine.library import Library
 from colibri_sdk.status import Status
 
 PENDING = 1  # COLIBRI_PENDING
+Digest = bytes  # in Read, `bytes` is a number
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Read:
     layer: int
     expert: int
     generation: int
-    digest: bytes | None
+    digest: Digest | None
 
 
 class Storage(Protocol):
