@@ -97,32 +97,94 @@ static void tensor(struct check *c, const struct col_tensor *t, uint32_t rows, u
     }
 }
 
-/* A vector of `cols` that exists exactly when `wanted`. */
-static void vector(struct check *c, const struct col_tensor *t, bool wanted, uint32_t cols, const char *name)
+/* ------------------------------------------------------------------------------------------------------- tensors
+ * What tensors there must be is a table: where each lies in the struct, and which two of the sizes are its shape. */
+
+enum part_kind {
+    MATRIX,   /* [rows][cols] */
+    LINEAR,   /* [rows][cols], and a bias that may not exist */
+    VECTOR,   /* [rows] */
+    OPTIONAL, /* [rows], may not exist */
+};
+
+enum size {
+    NONE, VOCAB, HIDDEN, LOW_RANK, QUERY_INPUT, QUERY, KEY, VALUE, QUERY_NORM, KEY_NORM, HEADS, ATTENDED, ABSORB_ROWS,
+    ABSORB_COLS, EXPAND_ROWS, EXPAND_COLS, SCORED, EXPERTS, TABLE, SHARED, SHARED_OUT, EXPERT, EXPERT_OUT, SIZES
+};
+
+struct part {
+    const char *name;
+    uint16_t at; /* in the model or layer */
+    uint8_t kind, rows, cols;
+};
+
+/* Each tensor as the table says; one with 0 rows must not exist. */
+static void check_parts(struct check *c, const void *owner, const struct part *part, size_t count,
+                        const uint32_t size[SIZES])
 {
-    if (wanted) {
-        tensor(c, t, 0, cols, name);
-    } else {
-        must_be_absent(c, t, name);
+    for (; count > 0u; count--, part++) {
+        const struct col_tensor *t = (const void *)((const uint8_t *)owner + part->at);
+        const uint32_t rows = size[part->rows];
+        if (part->kind >= VECTOR) {
+            if (rows == 0u) {
+                must_be_absent(c, t, part->name);
+            } else if (part->kind == VECTOR || !absent(t)) {
+                tensor(c, t, 0, rows, part->name);
+            }
+            continue;
+        }
+        const struct col_tensor *bias = t + 1;
+        if (rows == 0u) {
+            must_be_absent(c, t, part->name);
+        } else {
+            tensor(c, t, rows, size[part->cols], part->name);
+        }
+        if (part->kind == LINEAR && !absent(bias)) {
+            if (rows == 0u) {
+                must_be_absent(c, bias, part->name);
+            } else {
+                tensor(c, bias, 0, rows, part->name);
+            }
+        }
     }
 }
 
-static void optional_vector(struct check *c, const struct col_tensor *t, uint32_t cols, const char *name)
-{
-    vector(c, t, !absent(t), cols, name);
-}
+#define PART(owner, member, name, kind, rows, cols) {name, offsetof(struct owner, member), kind, rows, cols}
+#define PARTS(table) table, sizeof table / sizeof table[0]
 
-/* A linear map that exists exactly when there are `rows`; its bias may exist or not. */
-static void linear(struct check *c, const struct col_linear *linear, uint32_t rows, uint32_t cols, const char *name)
-{
-    if (rows == 0u) {
-        must_be_absent(c, &linear->weight, name);
-        must_be_absent(c, &linear->bias, name);
-    } else {
-        tensor(c, &linear->weight, rows, cols, name);
-        optional_vector(c, &linear->bias, rows, name);
-    }
-}
+static const struct part model_parts[] = {
+    PART(col_model, embedding, "embedding", MATRIX, VOCAB, HIDDEN),
+    PART(col_model, final_norm, "final norm", VECTOR, HIDDEN, NONE),
+    PART(col_model, head, "head", LINEAR, VOCAB, HIDDEN),
+};
+
+static const struct part layer_parts[] = {
+    PART(col_layer, attention.norm, "attention norm", VECTOR, HIDDEN, NONE),
+    PART(col_layer, attention.query_down, "query down", LINEAR, LOW_RANK, HIDDEN),
+    PART(col_layer, attention.query_down_norm, "query down norm", VECTOR, LOW_RANK, NONE),
+    PART(col_layer, attention.query, "query", LINEAR, QUERY, QUERY_INPUT),
+    PART(col_layer, attention.key, "key", LINEAR, KEY, HIDDEN),
+    PART(col_layer, attention.value, "value", LINEAR, VALUE, HIDDEN),
+    PART(col_layer, attention.query_norm, "query norm", VECTOR, QUERY_NORM, NONE),
+    PART(col_layer, attention.key_norm, "key norm", VECTOR, KEY_NORM, NONE),
+    PART(col_layer, attention.sinks, "sinks", OPTIONAL, HEADS, NONE),
+    PART(col_layer, attention.output, "output", LINEAR, HIDDEN, ATTENDED),
+    PART(col_layer, attention.absorb, "absorb", MATRIX, ABSORB_ROWS, ABSORB_COLS),
+    PART(col_layer, attention.expand, "expand", MATRIX, EXPAND_ROWS, EXPAND_COLS),
+    PART(col_layer, router.gate, "router", LINEAR, SCORED, HIDDEN),
+    PART(col_layer, router.correction, "router correction", OPTIONAL, EXPERTS, NONE),
+    PART(col_layer, router.integer_table, "integer table", VECTOR, TABLE, NONE),
+    PART(col_layer, norm, "expert norm", VECTOR, HIDDEN, NONE),
+    PART(col_layer, shared.gate, "gate", LINEAR, SHARED, HIDDEN),
+    PART(col_layer, shared.up, "up", LINEAR, SHARED, HIDDEN),
+    PART(col_layer, shared.down, "down", LINEAR, SHARED_OUT, SHARED),
+};
+
+static const struct part expert_parts[] = {
+    PART(col_layer, expert.gate, "gate", LINEAR, EXPERT, HIDDEN),
+    PART(col_layer, expert.up, "up", LINEAR, EXPERT, HIDDEN),
+    PART(col_layer, expert.down, "down", LINEAR, EXPERT_OUT, EXPERT),
+};
 
 colibri_status col_check_model(struct col_image *image, struct colibri_detail *detail)
 {
@@ -153,9 +215,8 @@ colibri_status col_check_model(struct col_image *image, struct colibri_detail *d
         fail(c, COLIBRI_E_IMAGE_SECTION, "model", 1, 0);
     }
     zeros(c, m->reserved, 4, "model");
-    tensor(c, &m->embedding, m->vocab, m->hidden, "embedding");
-    tensor(c, &m->final_norm, 0, m->hidden, "final norm");
-    linear(c, &m->head, m->vocab, m->hidden, "head");
+    const uint32_t size[SIZES] = {[VOCAB] = m->vocab, [HIDDEN] = m->hidden};
+    check_parts(c, m, PARTS(model_parts), size);
 
     const struct col_section *rope = image->section[COL_SECTION_ROPE];
     const uint64_t table = (uint64_t)m->context_max * (m->rotary_dim / 2u);
@@ -201,9 +262,10 @@ static void check_heads(struct check *c, const struct col_image *image, const st
     }
 }
 
-static void check_attention(struct check *c, struct col_image *image, const struct col_attention *a)
+/* Fills the sizes that its tensors have. */
+static void check_attention(struct check *c, struct col_image *image, const struct col_attention *a,
+                            uint32_t size[SIZES])
 {
-    const uint32_t hidden = image->model->hidden;
     const bool latent = !absent(&a->absorb);
     check_heads(c, image, a, latent);
     number(c, a->scale, true, "attention scale");
@@ -213,7 +275,7 @@ static void check_attention(struct check *c, struct col_image *image, const stru
     kind(c, a->qk_norm, COL_QK_NORM_NONE, latent ? COL_QK_NORM_LATENT : COL_QK_NORM_FULL, "qk_norm");
     zeros(c, a->reserved, 3, "layers");
     const bool low_rank = !absent(&a->query_down.weight);
-    const uint32_t rank = low_rank ? a->query_down.weight.rows : hidden;
+    const uint32_t rank = low_rank ? a->query_down.weight.rows : size[HIDDEN];
     range(c, rank, 1, COL_MAX_WIDTH, "query down");
     if (c->status != COLIBRI_OK) {
         return;
@@ -221,28 +283,37 @@ static void check_attention(struct check *c, struct col_image *image, const stru
     const uint32_t query = a->heads * a->query_dim;
     const uint32_t key = a->kv_heads * a->head_dim;
     const uint32_t value = a->kv_heads * a->value_dim;
-    const bool full = a->qk_norm == COL_QK_NORM_FULL;
-    const bool query_norm = full || a->qk_norm == COL_QK_NORM_HEAD;
-    const uint32_t key_norm_width = full ? key : (a->qk_norm == COL_QK_NORM_LATENT ? a->value_dim : a->head_dim);
-    tensor(c, &a->norm, 0, hidden, "attention norm");
-    linear(c, &a->query_down, low_rank ? rank : 0u, hidden, "query down");
-    vector(c, &a->query_down_norm, low_rank, rank, "query down norm");
-    linear(c, &a->query, query, rank, "query");
-    linear(c, &a->key, key, hidden, "key");
-    linear(c, &a->value, latent ? 0u : value, hidden, "value");
-    vector(c, &a->query_norm, query_norm, full ? query : a->query_dim, "query norm");
-    vector(c, &a->key_norm, a->qk_norm != COL_QK_NORM_NONE, key_norm_width, "key norm");
-    optional_vector(c, &a->sinks, a->heads, "sinks");
-    linear(c, &a->output, hidden, a->heads * a->output_dim, "output");
+    size[LOW_RANK] = low_rank ? rank : 0u;
+    size[QUERY_INPUT] = rank;
+    size[QUERY] = query;
+    size[KEY] = key;
+    size[HEADS] = a->heads;
+    size[ATTENDED] = a->heads * a->output_dim;
+    switch (a->qk_norm) {
+    case COL_QK_NORM_HEAD:
+        size[QUERY_NORM] = a->query_dim;
+        size[KEY_NORM] = a->head_dim;
+        break;
+    case COL_QK_NORM_FULL:
+        size[QUERY_NORM] = query;
+        size[KEY_NORM] = key;
+        break;
+    case COL_QK_NORM_LATENT:
+        size[KEY_NORM] = a->value_dim;
+        break;
+    default:
+        break;
+    }
     if (latent) {
-        tensor(c, &a->absorb, a->heads * col_round_up(a->value_dim, COL_TILE_ROWS), a->query_dim - a->rotary_dim,
-               "absorb");
-        tensor(c, &a->expand, a->heads * col_round_up(a->output_dim, COL_TILE_ROWS), a->value_dim, "expand");
+        size[ABSORB_ROWS] = a->heads * col_round_up(a->value_dim, COL_TILE_ROWS);
+        size[ABSORB_COLS] = a->query_dim - a->rotary_dim;
+        size[EXPAND_ROWS] = a->heads * col_round_up(a->output_dim, COL_TILE_ROWS);
+        size[EXPAND_COLS] = a->value_dim;
     } else {
-        must_be_absent(c, &a->expand, "expand");
+        size[VALUE] = value;
     }
     struct col_widths *w = &image->widest;
-    w->rank = col_max(w->rank, low_rank ? rank : 0u);
+    w->rank = col_max(w->rank, size[LOW_RANK]);
     w->query = col_max(w->query, col_max(query, a->heads * a->head_dim));
     w->kv = col_max(w->kv, col_max(key, value));
     w->attended = col_max(w->attended, a->heads * col_max(a->value_dim, a->output_dim));
@@ -250,7 +321,8 @@ static void check_attention(struct check *c, struct col_image *image, const stru
     w->head = col_max(w->head, latent ? head + COL_TILE_ROWS - 1u : head); /* products per head write whole tiles */
 }
 
-static void check_router(struct check *c, struct col_image *image, const struct col_router *r)
+/* Fills the sizes that its tensors have. */
+static void check_router(struct check *c, struct col_image *image, const struct col_router *r, uint32_t size[SIZES])
 {
     if (r->experts == 0u) {
         if (!col_all_zero(&r->experts, sizeof *r / sizeof(uint32_t))) {
@@ -292,27 +364,20 @@ static void check_router(struct check *c, struct col_image *image, const struct 
     if ((hash || integer) && (grouped || !absent(&r->correction))) {
         fail(c, COLIBRI_E_IMAGE_UNSUPPORTED, "router score", r->score, COL_SCORE_SIGMOID);
     }
-    linear(c, &r->gate, hash ? 0u : r->experts, image->model->hidden, "router");
-    optional_vector(c, &r->correction, r->experts, "router correction");
-    vector(c, &r->integer_table, integer, 256, "integer table");
+    size[SCORED] = hash ? 0u : r->experts;
+    size[EXPERTS] = r->experts;
+    size[TABLE] = integer ? 256u : 0u;
     image->widest.experts = col_max(image->widest.experts, r->experts);
     image->widest.top_k = col_max(image->widest.top_k, r->top_k);
-}
-
-static void check_ffn(struct check *c, const struct col_ffn *f, uint32_t width, uint32_t hidden)
-{
-    linear(c, &f->gate, width, hidden, "gate");
-    linear(c, &f->up, width, hidden, "up");
-    linear(c, &f->down, width > 0u ? hidden : 0u, width, "down");
 }
 
 colibri_status col_check_layer(struct col_image *image, const struct col_layer *l, struct colibri_detail *detail)
 {
     struct check check = {.detail = detail, .limit = image->section[COL_SECTION_RESIDENT]->bytes};
     struct check *c = &check;
-    const uint32_t hidden = image->model->hidden;
-    check_attention(c, image, &l->attention);
-    check_router(c, image, &l->router);
+    uint32_t size[SIZES] = {[HIDDEN] = image->model->hidden};
+    check_attention(c, image, &l->attention, size);
+    check_router(c, image, &l->router, size);
     const bool experts = l->router.experts > 0u;
     range(c, l->shared_width, experts ? 0u : 1u, COL_MAX_WIDTH, "shared_width");
     range(c, l->expert_width, experts ? 1u : 0u, experts ? COL_MAX_WIDTH : 0u, "expert_width");
@@ -331,14 +396,17 @@ colibri_status col_check_layer(struct col_image *image, const struct col_layer *
     if (!experts && l->first_expert != 0u) {
         fail(c, COLIBRI_E_IMAGE_SECTION, "layers", 1, 0);
     }
-    tensor(c, &l->norm, 0, hidden, "expert norm");
     if (!absent(&l->shared_gate)) {
         range(c, l->shared_width, 1, COL_MAX_WIDTH, "shared gate");
-        tensor(c, &l->shared_gate, 1, hidden, "shared gate");
+        tensor(c, &l->shared_gate, 1, size[HIDDEN], "shared gate");
     }
-    check_ffn(c, &l->shared, l->shared_width, hidden);
+    size[SHARED] = l->shared_width;
+    size[SHARED_OUT] = l->shared_width > 0u ? size[HIDDEN] : 0u;
+    size[EXPERT] = l->expert_width;
+    size[EXPERT_OUT] = experts ? size[HIDDEN] : 0u;
+    check_parts(c, l, PARTS(layer_parts), size);
     check.limit = l->expert_bytes;
-    check_ffn(c, &l->expert, l->expert_width, hidden);
+    check_parts(c, l, PARTS(expert_parts), size);
     image->widest.ffn = col_max(image->widest.ffn, col_max(l->shared_width, l->expert_width));
     return check.status;
 }
