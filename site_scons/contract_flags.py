@@ -44,7 +44,6 @@ FAST_FILES = {
     "norm.c",
     "numeric.c",
     "sha256.c",
-    "tokenizer_bpe.c",
 }
 SMALL = ["-Os"]
 
