@@ -118,7 +118,9 @@ class Board:
     def info(self) -> SimpleNamespace:
         slot = self.running - 1
         (size,) = struct.unpack_from("<Q", self.images[slot], 16)
-        return SimpleNamespace(image_id=self.image_id(slot).hex(), image_bytes=size, vocab=64, board="fake")
+        return SimpleNamespace(
+            image_id=self.image_id(slot).hex(), image_bytes=size, vocab=64, board="fake", state="ready"
+        )
 
     def selftest(self) -> SimpleNamespace:
         return SimpleNamespace(ok=self.selftest_ok, kernels="fake", cases=5, failed="dot", failed_size=32)

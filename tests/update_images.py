@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images for tests of updates: one, the same with another expert, and one with other weights; some 250 KB each."""
+"""Images for tests of updates: one, the same with another expert, and one with other weights; from 250 KB."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ SETTINGS = checkpoints.config(hidden_size=64, intermediate_size=96, num_local_ex
 
 
 def make_images(directory: Path) -> dict[str, Path]:
-    """By name: "old", "expert" (with another expert in one place), "new" (all weights are others)."""
+    """By name: "old", "expert" (with another expert in one place), "new" (all weights are others), "large" (its context
+    takes more than 2 MB of KV cache)."""
     old = checkpoints.tensors(SETTINGS, seed=1)
     changed = dict(old)
     name = f"model.layers.{LAYER}.block_sparse_moe.experts.{EXPERT}.w1.weight"
     changed[name] = old[name][::-1].copy()
-    weights = {"old": old, "expert": changed, "new": checkpoints.tensors(SETTINGS, seed=2)}
+    new = checkpoints.tensors(SETTINGS, seed=2)
     made = {}
-    for kind, tensors in weights.items():
+    for kind, tensors in {"old": old, "expert": changed, "new": new, "large": new}.items():
+        settings = {**SETTINGS, **({"max_position_embeddings": 25_000} if kind == "large" else {})}
         made[kind] = directory / f"{kind}.colibri"
-        pack(checkpoints.write(directory / kind, SETTINGS, tensors), made[kind], quant="q8")
+        pack(checkpoints.write(directory / kind, settings, tensors), made[kind], quant="q8")
     return made
 
 

@@ -81,14 +81,14 @@ def update_model(
         calls = UpdateCalls(device)
         status = calls.wait_settled(progress)
         _require_slots(status)
-        if not status.trial and status.active and status.image_ids[status.active - 1] == image_id:
+        if not status.trial and status.running == status.active and device.info().image_id == image_id:
             return ModelUpdate(image_id, image_bytes, slot_name(status.active), confirmed=True, unchanged=True)
         traffic, start = Traffic(), time.monotonic()
         if status.trial and status.image_ids[status.trial - 1] == image_id:
             log(f"{path.name} is on the device already, on trial")
         else:
-            status = _return_to_active(device, calls, status)
-            traffic = _transfer(calls, image, status, _running_bytes(device, status), tries, progress, log)
+            _return_to_active(device, status)
+            traffic = _transfer(device, calls, image, tries, progress, log)
         seconds = time.monotonic() - start
     checks = try_model(device, path, image_id, log=log, twin=twin or host_twin)
     slot = calls.status().trial
@@ -222,7 +222,7 @@ def _require_slots(status: UpdateStatus) -> None:
         raise DeviceError("the device's medium cannot be written", "Move the card's lock.", status=Status.E_READ_ONLY)
 
 
-def _return_to_active(device: Device, calls: UpdateCalls, status: UpdateStatus) -> UpdateStatus:
+def _return_to_active(device: Device, status: UpdateStatus) -> None:
     """The slot that is to be written must not be the one that runs, nor hold another model on trial."""
     if status.trial:
         other = status.image_ids[status.trial - 1]
@@ -234,28 +234,18 @@ def _return_to_active(device: Device, calls: UpdateCalls, status: UpdateStatus) 
         )
     if status.running and status.running != status.active:
         device.reboot()
-        return calls.status()
-    return status
-
-
-def _running_bytes(device: Device, status: UpdateStatus) -> int:
-    return device.info().image_bytes if status.running else 0
 
 
 def _transfer(
-    calls: UpdateCalls,
-    image: ImageFile,
-    status: UpdateStatus,
-    running_bytes: int,
-    tries: int,
-    progress: Progress,
-    log: Log,
+    device: Device, calls: UpdateCalls, image: ImageFile, tries: int, progress: Progress, log: Log
 ) -> Traffic:
     """Ends with the model on trial."""
     begun = calls.begin_model(image.bytes_at(0, PAGE), image.signature.encode(), tries)
     if begun.resumed:
         log("going on with an update that was interrupted")
-    directory = calls.directory() if status.running else []
+    info = device.info()
+    runs = info.state == "ready"  # a model that does not load is nothing to copy from
+    directory, running_bytes = (calls.directory(), info.image_bytes) if runs else ([], 0)
     traffic = Transfer(calls, image, directory, running_bytes).run(progress)
     log("the device checks what it has got")
     calls.commit(progress)
