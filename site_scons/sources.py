@@ -58,6 +58,8 @@ def engine_objects(env, build, without=()):
     made = []
     for path in c_files(*ENGINE_DIRECTORIES):
         flags = file_flags(path, env["ARCHITECTURE"])
+        if flags is contract_flags.SMALL:
+            flags = flags + list(env.get("SMALL_FLAGS", []))
         if flags is not None and path.rsplit("/", 1)[-1] not in without:
             made += objects(env, build, [path], everywhere + flags)
     return made
