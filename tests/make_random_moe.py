@@ -73,8 +73,8 @@ def configuration(shape: Shape, vocab: int) -> dict[str, object]:
 
 
 class _Weights:
-    """Normally distributed numbers. Drawn once and then cut out at random places: a billion of them are made at the speed
-    of copying."""
+    """Normally distributed numbers. Drawn once and then cut out at random places: a billion of them are made at the
+    speed of copying."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)

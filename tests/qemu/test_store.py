@@ -18,7 +18,7 @@ from make_random_moe import Shape, make
 
 PackModel = Callable[[str], Path]
 TOKENS = 6
-EXPERTS, LAYERS = 8, 4  # of hummingbird
+SHAPE = Shape(layers=3, experts=24, hidden=64, width=128)
 
 
 @pytest.fixture(scope="session")
@@ -27,10 +27,17 @@ def many_experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from colibri_sdk.convert import pack
 
     directory = tmp_path_factory.mktemp("store")
-    checkpoint = make(directory / "checkpoint", Shape(layers=3, experts=24, hidden=64, width=128))
+    checkpoint = make(directory / "checkpoint", SHAPE)
     image = directory / "many-experts.colibri"
     pack(checkpoint, image, quant="q8")
     return image
+
+
+@pytest.fixture(scope="session")
+def plan(host_library: Path) -> Callable[..., Any]:
+    from colibri_sdk.engine import Library
+
+    return Library.load(host_library).plan
 
 
 def generate(device: Any, prompt: str = PROMPT) -> str:
@@ -40,50 +47,56 @@ def generate(device: Any, prompt: str = PROMPT) -> str:
     return str(generation.result.logits_sha256)
 
 
-@each(BOARDS)
-def test_bits_do_not_depend_on_where_the_experts_are(
-    hummingbird: PackModel, emulated: Callable[..., Any], place: Place
-) -> None:
-    """One boot, set up anew in each way: memory, one slot per layer, a few, all of them, with and without prefetch."""
-    from colibri_sdk.engine import Library
-
-    image = hummingbird("q8")
-    device = emulated(place.board, image)
+def check_each_way(device: Any, plan: Callable[..., Any], image: Path, experts: int, prompt: str) -> None:
+    """The same device, set up anew in each way: memory, one slot per layer, a few, all, with and without prefetch."""
     configured = device.configure("memory")
-    assert device.info().store == ("mapped" if place.board == "host" else "memory")
     assert (configured.cache_slots, configured.loaded_bytes) == (0, image.stat().st_size)
-    wanted = generate(device)
-    for slots, prefetch in ((1, False), (1, True), (3, True), (EXPERTS, False)):
+    wanted = generate(device, prompt)
+    for slots, prefetch in ((1, False), (1, True), (experts // 3, True), (experts, False)):
         configured = device.configure("block", cache_slots=slots, prefetch=prefetch)
-        planned = Library.load().plan(image, cache_slots=slots)
-        assert configured.cache_slots == slots
+        planned = plan(image, cache_slots=slots)
+        assert (configured.cache_slots, configured.prefetch) == (slots, prefetch)
         assert configured.arena_bytes == planned.arena_bytes
         assert configured.loaded_bytes == planned.front_bytes < image.stat().st_size
         assert device.info().slot_bytes == planned.slot_bytes > 0
-        device.clear_stats()
-        assert generate(device) == wanted
+        assert generate(device, prompt) == wanted
         stats = device.stats()
         assert stats.arena_peak_bytes == stats.arena_bytes == planned.arena_bytes
         assert stats.canary_intact
         for layer in stats.layers:
             assert layer.misses > 0 and layer.read_bytes > 0
-            assert (layer.prefetched > 0) <= prefetch
-            assert slots < EXPERTS or layer.misses <= EXPERTS
+            assert prefetch or layer.prefetched == 0
+            assert slots < experts or layer.misses <= experts
+        assert prefetch == (sum(layer.prefetched for layer in stats.layers) > 0)
     assert device.configure("memory").loaded_bytes == image.stat().st_size
-    assert generate(device) == wanted
+    assert generate(device, prompt) == wanted
+
+
+@each(BOARDS)
+def test_bits_do_not_depend_on_where_the_experts_are(
+    many_experts: Path, emulated: Callable[..., Any], plan: Callable[..., Any], place: Place
+) -> None:
+    device = emulated(place.board, many_experts)
+    assert device.info().store == ("mapped" if place.board == "host" else "memory")
+    check_each_way(device, plan, many_experts, SHAPE.experts, "on")
+
+
+def test_the_demo_model_gives_the_same_bits_too(
+    hummingbird: PackModel, emulated: Callable[..., Any], plan: Callable[..., Any]
+) -> None:
+    check_each_way(emulated("host", hummingbird("q8")), plan, hummingbird("q8"), 8, PROMPT)
 
 
 def test_what_does_not_fit_is_read_on_demand(
-    many_experts: Path, emulated: Callable[..., Any], tmp_path: Path
+    many_experts: Path, emulated: Callable[..., Any], plan: Callable[..., Any]
 ) -> None:
     """As on a board with too little memory: the store is chosen by itself, and fills what there is."""
     from colibri_sdk import emulator
     from colibri_sdk.boards import load_board
     from colibri_sdk.device import Device
-    from colibri_sdk.engine import Library
 
     wanted = generate(emulated("host", many_experts))
-    least = Library.load().plan(many_experts, cache_slots=1)
+    least = plan(many_experts, cache_slots=1)
     limit = least.front_bytes + least.arena_bytes + 3 * least.slot_bytes + (64 << 10)
     assert limit < many_experts.stat().st_size
     arguments = ["--block", str(many_experts), "--arena-limit", str(limit)]
@@ -98,9 +111,7 @@ def test_what_does_not_fit_is_read_on_demand(
 
 
 @each([place for place in BOARDS if place.board in ("rpi3", "hifive-unleashed")])
-def test_less_memory_than_the_model_on_a_board(
-    many_experts: Path, emulated: Callable[..., Any], place: Place
-) -> None:
+def test_less_memory_than_the_model_on_a_board(many_experts: Path, emulated: Callable[..., Any], place: Place) -> None:
     wanted = generate(emulated("host", many_experts))
     device = emulated(place.board, many_experts)
     limit = many_experts.stat().st_size // 2
