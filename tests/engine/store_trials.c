@@ -3,7 +3,7 @@
  * store_trials.c: experts on demand from a storage that is slow, out of order and fails, on any processor and under any
  * sanitizer.
  *
- *     store_trials KERNELS IMAGE...      KERNELS: a set's name, or "best"
+ *     store_trials KERNELS STRIDE IMAGE...   KERNELS: a set's name, or "best"; STRIDE: 1, or n to try an n-th of it all
  *
  * Each image is run at every number of slots from 1 to all, with and without guesses, alone and in batches; then every read of
  * a short run fails in every way; then the run is cancelled at many moments. Each time the answer, or the one after it, must
@@ -93,7 +93,9 @@ struct trial {
     uint8_t wanted[32]; /* the answer's hash */
     struct storage storage;
     struct colibri *engine;
-    void *arena;
+    uint64_t *arena;
+    uint64_t *fresh; /* the arena as it was when the engine began */
+    size_t arena_words;
     uint32_t polls_left; /* until the poll hook says stop; 0: never */
     uint32_t polls;
 };
@@ -105,13 +107,29 @@ static bool poll(void *user)
     return t->polls_left > 0u && --t->polls_left == 0u;
 }
 
+/* Word by word, and past the eyes of a sanitizer: there are fences between the arena's buffers. */
+__attribute__((no_sanitize("address"))) static void copy(uint64_t *to, const uint64_t *from, size_t words)
+{
+    volatile uint64_t *out = to;
+    const volatile uint64_t *in = from;
+    for (size_t i = 0; i < words; i++) {
+        out[i] = in[i];
+    }
+}
+
+/* The engine as it began, with an empty cache. */
+static void again(struct trial *t)
+{
+    copy(t->arena, t->fresh, t->arena_words);
+    t->storage = (struct storage){.image = t->image, .bytes = t->bytes, .random = 7u};
+}
+
 /* An engine with an empty cache; slots 0: in memory. */
 static void begin(struct trial *t, uint32_t slots, bool prefetch, uint32_t batch)
 {
     struct colibri_config config = {.batch = batch, .context = PROMPT + ANSWER, .kernels = t->kernels,
                                     .skip_content_check = true, .cache_slots = slots, .prefetch = prefetch,
                                     .hooks = {.user = t, .poll = poll}};
-    t->storage = (struct storage){.image = t->image, .bytes = t->bytes, .random = slots + batch};
     if (slots > 0u) {
         config.storage = (struct colibri_storage){.user = &t->storage, .depth = DEPTH, .start = start, .check = check};
     }
@@ -127,11 +145,16 @@ static void begin(struct trial *t, uint32_t slots, bool prefetch, uint32_t batch
         memcpy(t->front, t->image, (size_t)plan.front_bytes);
     }
     free(t->arena);
+    free(t->fresh);
     t->arena = block((size_t)plan.arena_bytes);
+    t->fresh = block((size_t)plan.arena_bytes);
+    t->arena_words = (size_t)plan.arena_bytes / sizeof *t->arena;
     const colibri_status status = colibri_init(&t->engine, image, bytes, &config, t->arena, plan.arena_bytes, NULL);
     if (status != COLIBRI_OK) {
         die(colibri_status_text(status));
     }
+    copy(t->fresh, t->arena, t->arena_words);
+    again(t);
 }
 
 static void require_idle(const struct trial *t)
@@ -154,11 +177,6 @@ static void require_answer(struct trial *t)
     if (memcmp(result.logits_sha256, t->wanted, sizeof t->wanted) != 0) {
         die("another answer than that of the image in memory");
     }
-    struct colibri_stats stats;
-    colibri_get_stats(t->engine, &stats);
-    if (stats.arena_peak_bytes != stats.arena_bytes) {
-        die("another peak than the plan's");
-    }
 }
 
 static void require_fault(struct trial *t, enum fault fault)
@@ -177,7 +195,7 @@ static void require_fault(struct trial *t, enum fault fault)
     require_idle(t);
 }
 
-static void run(const char *path, const char *kernels)
+static void run(const char *path, const char *kernels, uint32_t stride)
 {
     struct trial t = {.kernels = kernels};
     t.image = read_file(path, &t.bytes);
@@ -193,7 +211,7 @@ static void run(const char *path, const char *kernels)
     uint32_t runs = 0;
     uint32_t faults = 0;
     uint32_t cancels = 0;
-    for (uint32_t slots = 1; slots <= all; slots++) {
+    for (uint32_t slots = 1; slots <= all; slots += stride) {
         for (uint32_t kind = 0; kind < 4u; kind++, runs++) {
             begin(&t, slots, (kind & 1u) != 0u, (kind & 2u) != 0u ? 5u : 1u);
             require_answer(&t);
@@ -202,9 +220,9 @@ static void run(const char *path, const char *kernels)
     begin(&t, 2, false, 1);
     require_answer(&t);
     const uint32_t reads = t.storage.begun;
-    for (uint32_t n = 0; n < reads; n++) {
+    for (uint32_t n = 0; n < reads; n += stride) {
         for (enum fault fault = FAULT_FAILED; fault < FAULT_COUNT; fault++, faults++) {
-            begin(&t, 2, false, 1);
+            again(&t);
             t.storage.fault = fault;
             t.storage.fault_at = n;
             require_fault(&t, fault);
@@ -216,8 +234,8 @@ static void run(const char *path, const char *kernels)
     t.polls = 0;
     require_answer(&t);
     const uint32_t polls = t.polls;
-    for (uint32_t n = 1; n < polls; n += 1u + polls / 150u, cancels++) {
-        begin(&t, 3, true, 1);
+    for (uint32_t n = 1; n < polls; n += stride * (1u + polls / 150u), cancels++) {
+        again(&t);
         t.polls_left = n;
         if (answer(t.engine, NULL, &result) != COLIBRI_OK || result.finish != COLIBRI_FINISH_CANCELLED) {
             die("not cancelled");
@@ -231,17 +249,19 @@ static void run(const char *path, const char *kernels)
     }
     printf(" %" PRIu32 " %" PRIu32 " %" PRIu32 "\n", runs, faults, cancels);
     free(t.arena);
+    free(t.fresh);
     free(t.image);
     free(t.front);
 }
 
 int main(int argc, char **argv)
 {
-    if (argc < 3) {
-        die("KERNELS IMAGE... are missing");
+    const uint32_t stride = argc < 4 ? 0u : (uint32_t)strtoul(argv[2], NULL, 10);
+    if (stride == 0u) {
+        die("KERNELS STRIDE IMAGE... are missing");
     }
-    for (int i = 2; i < argc; i++) {
-        run(argv[i], strcmp(argv[1], "best") == 0 ? NULL : argv[1]);
+    for (int i = 3; i < argc; i++) {
+        run(argv[i], strcmp(argv[1], "best") == 0 ? NULL : argv[1], stride);
     }
     return 0;
 }

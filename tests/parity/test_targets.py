@@ -32,7 +32,7 @@ def library(host_library: Path) -> Library:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     @cache
     def build(target: str) -> Path:
-        return engine_program(target, "model_hashes", tmp_path_factory.mktemp(target))
+        return engine_program(target, "model_hashes", tmp_path_factory.getbasetemp())
 
     return build
 
