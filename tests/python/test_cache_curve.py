@@ -4,18 +4,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pexpect
 import pytest
 
 from colibri_sdk.boards import load_board
 from colibri_sdk.cli.main import run
 from colibri_sdk.engine import Engine, Library
-from colibri_sdk.errors import EXIT_OK, EXIT_USAGE, UsageError
+from colibri_sdk.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, UsageError
 from colibri_sdk.image.reader import ImageFile
 from colibri_sdk.profiling import pins as pinning
 from colibri_sdk.profiling.chart import draw
@@ -302,6 +304,20 @@ def test_top_shows_what_the_device_counts(
     assert run([*arguments, "--once"]) == EXIT_OK
     shown = capsys.readouterr().out
     assert f"hit rate {100 * points[2].hit_rate:.1f} %" in shown.splitlines()[0]
+
+
+def test_top_draws_while_the_device_answers_until_it_is_interrupted(copy: Path) -> None:
+    Path("p.txt").write_text("\n".join(PROMPTS * 100))
+    arguments = ["-m", "colibri_sdk", "top", str(copy), "--prompts", "p.txt"]
+    child = pexpect.spawn(sys.executable, arguments, encoding="utf-8", timeout=60, dimensions=(30, 120))
+    try:
+        child.expect(r"prompt \d+ of 300")
+        child.sendintr()
+        child.expect("interrupted")
+        child.expect(pexpect.EOF)
+    finally:
+        child.close()
+    assert child.exitstatus == EXIT_INTERRUPTED
 
 
 def test_boards_state_a_rate_only_where_it_was_measured() -> None:

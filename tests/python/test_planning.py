@@ -92,7 +92,9 @@ def test_a_limit_counts_like_less_memory(image: Path, library: Library) -> None:
     needed = memory_map(BOARD, image, 1 << 30, library).needed_bytes
     for limit in (needed - scratch, needed - scratch - 64):
         choice = StoreChoice("memory", memory_limit=limit)
-        assert memory_map(BOARD, image, 1 << 30, library, choice=choice).fits == (limit == needed - scratch)
+        limited = memory_map(BOARD, image, 1 << 30, library, choice=choice)
+        assert limited.fits == (limit == needed - scratch)
+        assert limited.areas == memory_map(BOARD, image, 1 << 30, library).areas
         assert memory_map(load_board("host"), image, None, library, choice=choice).fits == (limit == needed - scratch)
 
 

@@ -133,6 +133,7 @@ def memory_map(
     choice: StoreChoice = MEMORY,
 ) -> MemoryMap:
     """The same for a firmware that leaves `available_bytes` at the end of the board's RAM."""
+    in_board = available_bytes
     if choice.memory_limit:
         # The limit is for image, arena and prompt; the self-test's scratch lies elsewhere.
         limited = choice.memory_limit // _step(library) * _step(library) + _scratch_bytes(library)
@@ -152,7 +153,7 @@ def memory_map(
         store=store,
         loaded_bytes=_loaded_bytes(plan),
         plan=plan,
-        areas=tuple(_areas(board, available_bytes, plan, library)),
+        areas=tuple(_areas(board, in_board, plan, library)),
         remedies=tuple(_remedies(image, library, plan, available_bytes or 0)) if short else (),
     )
 

@@ -145,4 +145,4 @@ def _show_pins(choice: PinChoice, image: Path, image_id: str) -> None:
         click.echo(f"no pins: {image} pins nothing now")
     for layer, experts in choice.pins.items():
         click.echo(f"layer {layer} pins {' '.join(map(str, experts))}")
-    click.echo(f"{image} is image {image_id} now and unsigned: sign it again with `colibri-sdk sign`")
+    click.echo(f"{image} is image {image_id} now and unsigned: boards that trust a key want it signed again")
