@@ -7,6 +7,7 @@ they do not build for.
 
 import firmware_builds
 import host_builds
+import monocypher
 from SCons.Errors import UserError
 from SCons.Script import AlwaysBuild, Default, Environment, SConsignFile
 
@@ -37,6 +38,8 @@ def declare(arguments, targets):
     for name in sorted(_wanted(arguments, targets, boards, out)):
         if name == "host":
             host_builds.declare_host(out, arguments)
+        elif name == "monocypher":
+            monocypher.source(out)
         elif name == "fuzz":
             host_builds.declare_fuzz(out, arguments)
         elif name in LINUX_TARGETS:
@@ -44,7 +47,7 @@ def declare(arguments, targets):
         elif name in boards:
             firmware_builds.declare_board(out, name, arguments)
         else:
-            known = ", ".join([*boards, *LINUX_TARGETS, "fuzz", "boards", "install"])
+            known = ", ".join([*boards, *LINUX_TARGETS, "fuzz", "boards", "install", "monocypher"])
             raise UserError(f"nothing is called '{name}' here; there are: {known}")
     # Every environment above noted its commands; any of them can write the file.
     database = Environment(tools=["compilation_db"]).CompilationDatabase("#compile_commands.json")

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Firmware configurations: one per board file. Makes build/BOARD/firmware.elf, its raw image and report.json."""
 
-import sys
 from pathlib import Path
 
 import board_files
 import contract_flags
 import firmware_report
+import monocypher
+from runtime_builds import key_of, runtime_objects
 from SCons.Script import Action, Alias, Depends, Dir, Environment, File, Glob, Value
-from sources import INCLUDES, c_files, engine_objects, objects, shorten_commands
+from sources import INCLUDES, c_files, engine_objects, objects, shorten_commands, use_sdk
 
 ARCHITECTURE_DIRECTORIES = {"aarch64": "firmware/hal/arch/aarch64", "riscv64": "firmware/hal/arch/riscv"}
 
@@ -23,11 +24,8 @@ def board_names():
 
 
 def _load(name, memory):
-    """The checked board file, with less memory if that is given. The SDK's modules do it; they need nothing of the SDK
-    but themselves and jsonschema."""
-    sdk = Dir("#python_sdk/src").srcnode().abspath
-    if sdk not in sys.path:
-        sys.path.insert(0, sdk)
+    """The checked board file, with less memory if that is given."""
+    use_sdk()
     from SCons.Errors import UserError
 
     from colibri_sdk.boards import load_board, with_memory
@@ -78,7 +76,7 @@ def declare_board(out, name, arguments):
         TARGET_ARCHITECTURE=board.architecture,
         FREESTANDING=True,
         CPU_FLAGS=data["toolchain"]["cpu_flags"],
-        CPPPATH=[*INCLUDES, f"#{directory}", "#firmware/hal/drivers"],
+        CPPPATH=[*INCLUDES, f"#{directory}", "#firmware/hal/drivers", monocypher.include(out)],
     )
     shorten_commands(env, arguments)
     env.Append(LINKFLAGS=data["toolchain"]["link_flags"])
@@ -88,14 +86,16 @@ def declare_board(out, name, arguments):
     script = _generated(env, f"{build}/board.ld", board_files.linker_script(data), f"boards/{name}.toml")
     hal = env.Object(f"{build}/obj/board.o", generated) + _hal_objects(env, build, data)
     engine = engine_objects(env, build, without=contract_flags.HOSTED_FILES)
-    runtime = objects(env, build, c_files("firmware/runtime"))
+    key = key_of(arguments)
+    keyed = build if key is None else f"{build}-{key.label}"
+    runtime = runtime_objects(env, out, build, keyed, key)
 
-    made = _link(env, f"{build}/firmware.elf", hal + runtime + engine, script)
+    made = _link(env, f"{keyed}/firmware.elf", hal + runtime + engine, script)
     binary_name = board.flash.firmware_file or "firmware.bin"
     made += env.Command(
-        f"{build}/{binary_name}", made[0], Action("$OBJCOPY -O binary $SOURCE $TARGET", "binary $TARGET")
+        f"{keyed}/{binary_name}", made[0], Action("$OBJCOPY -O binary $SOURCE $TARGET", "binary $TARGET")
     )
-    made += firmware_report.declare(env, build, made[0], engine, board)
+    made += firmware_report.declare(env, keyed, made[0], engine, board)
     Alias(name, made)
 
     checks = objects(env, build, c_files("tests/qemu/bringup"))

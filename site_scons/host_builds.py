@@ -5,6 +5,8 @@ Linux on another architecture."""
 import re
 import shutil
 
+import monocypher
+from runtime_builds import key_of, runtime_objects
 from SCons.Errors import UserError
 from SCons.Script import Alias, Environment, File
 from sources import INCLUDES, c_files, engine_objects, objects, shorten_commands
@@ -17,13 +19,13 @@ def api_version():
     return f"{major}.{minor}.0"
 
 
-def _host_environment(arguments, sanitize, compiler=None):
+def _host_environment(out, arguments, sanitize, compiler=None):
     env = Environment(
         tools=["host"],
         toolpath=["#toolchains"],
         HOST_CC=compiler or arguments.get("CC"),
         SANITIZE=sanitize,
-        CPPPATH=INCLUDES,
+        CPPPATH=[*INCLUDES, monocypher.include(out)],
         CPPDEFINES=["_DEFAULT_SOURCE"],  # programs use POSIX beside C11
     )
     shorten_commands(env, arguments)
@@ -33,13 +35,13 @@ def _host_environment(arguments, sanitize, compiler=None):
 # What a program needs beside the engine: of the runtime and the host board.
 MORE_SOURCES = {
     "bench_store": [
-        *(f"firmware/runtime/{name}.c" for name in ("loader", "storage", "volume")),
+        *(f"firmware/runtime/{name}.c" for name in ("loader", "storage", "trust", "volume")),
         *(f"host_tools/host_board/{name}.c" for name in ("block", "crc_join")),
     ]
 }
 
 
-def _programs(env, build, directory, library, prefix=""):
+def _programs(env, out, build, directory, library, prefix=""):
     """Each C file of a directory is one program, linked with the engine."""
     made = []
     for path in c_files(directory):
@@ -47,14 +49,17 @@ def _programs(env, build, directory, library, prefix=""):
         sources = [path, *MORE_SOURCES.get(name, [])]
         flags = [*env["LINKFLAGS"], "-pthread"] if name in MORE_SOURCES else env["LINKFLAGS"]
         target = f"{build}/{directory}/{prefix}{name}"
-        made += env.Program(target, [*objects(env, build, sources), library], LINKFLAGS=flags)
+        parts = objects(env, build, sources)
+        if any(source.startswith("firmware/runtime/") for source in sources):
+            parts += monocypher.objects(env, out, build)
+        made += env.Program(target, [*parts, library], LINKFLAGS=flags)
     return made
 
 
 def declare_host(out, arguments):
     sanitize = arguments.get("SANITIZE", "0") not in ("", "0")
     build = f"{out}/host-sanitize" if sanitize else f"{out}/host"
-    env = _host_environment(arguments, sanitize)
+    env = _host_environment(out, arguments, sanitize)
     version = api_version()
 
     engine = engine_objects(env, build)
@@ -62,15 +67,16 @@ def declare_host(out, arguments):
     shared = env.SharedLibrary(f"{build}/colibri", engine, SHLIBVERSION=version)
     made = [static, shared]
 
-    board = c_files("firmware/runtime", "host_tools/host_board")
-    if any("host_board/" in path for path in board):
-        made += env.Program(
-            f"{build}/colibri-host",
-            [*objects(env, build, board), static],
-            LINKFLAGS=[*env["LINKFLAGS"], "-pthread"],  # the readers of its block device
-        )
-    made += _programs(env, build, "host_tools/bench", static)
-    Alias("host-tests", _programs(env, build, "tests/engine", static))
+    key = key_of(arguments)
+    keyed = build if key is None else f"{build}-{key.label}"
+    board = objects(env, build, c_files("host_tools/host_board")) + runtime_objects(env, out, build, keyed, key)
+    made += env.Program(
+        f"{keyed}/colibri-host",
+        [*board, static],
+        LINKFLAGS=[*env["LINKFLAGS"], "-pthread"],  # the readers of its block device
+    )
+    made += _programs(env, out, build, "host_tools/bench", static)
+    Alias("host-tests", _programs(env, out, build, "tests/engine", static))
     Alias("host", made)
     Alias("host-sanitize", made)
     if not sanitize:
@@ -102,13 +108,13 @@ def declare_linux(out, name, architecture, arguments):
         toolpath=["#toolchains"],
         TARGET_ARCHITECTURE=architecture,
         FREESTANDING=False,
-        CPPPATH=INCLUDES,
+        CPPPATH=[*INCLUDES, monocypher.include(out)],
     )
     shorten_commands(env, arguments)
     static = env.StaticLibrary(f"{build}/libcolibri.a", engine_objects(env, build))
     made = [static]
-    made += _programs(env, build, "host_tools/bench", static)
-    made += _programs(env, build, "tests/engine", static)
+    made += _programs(env, out, build, "host_tools/bench", static)
+    made += _programs(env, out, build, "tests/engine", static)
     Alias(name, made)
 
 
@@ -118,11 +124,11 @@ def declare_fuzz(out, arguments):
     if compiler is None:
         raise UserError("fuzz targets need clang with libFuzzer; try: apt install clang-14 libclang-rt-14-dev")
     build = f"{out}/fuzz"
-    env = _host_environment(arguments, sanitize=True, compiler=compiler)
+    env = _host_environment(out, arguments, sanitize=True, compiler=compiler)
     env.Append(CCFLAGS=["-fsanitize=fuzzer-no-link"])
     library = env.StaticLibrary(
-        f"{build}/libcolibri.a", engine_objects(env, build) + objects(env, build, c_files("firmware/runtime"))
+        f"{build}/libcolibri.a", engine_objects(env, build) + runtime_objects(env, out, build)
     )
     linked = env.Clone()
     linked.Append(LINKFLAGS=["-fsanitize=fuzzer"])
-    Alias("fuzz", _programs(linked, build, "host_tools/fuzz", library))
+    Alias("fuzz", _programs(linked, out, build, "host_tools/fuzz", library))

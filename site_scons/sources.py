@@ -1,11 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds source files by directory and compiles them into a configuration's directory."""
 
+import sys
+
 import contract_flags
-from SCons.Script import File, Glob
+from SCons.Script import Dir, File, Glob
 
 ENGINE_DIRECTORIES = ("firmware/engine", "firmware/engine/kernels")
 INCLUDES = ["#firmware/engine", "#firmware/hal", "#firmware/runtime"]
+
+
+def use_sdk():
+    """Makes the SDK's modules importable, which read board files and keys. They need nothing of it but themselves and
+    their libraries."""
+    sdk = Dir("#python_sdk/src").srcnode().abspath
+    if sdk not in sys.path:
+        sys.path.insert(0, sdk)
 
 
 def shorten_commands(env, arguments):

@@ -36,8 +36,7 @@ COLIBRI_MUST_CHECK colibri_status trust_check_signature(const struct col_signatu
                                                         uint64_t counter, struct colibri_detail *detail);
 
 /* The same of a whole image or its front in memory, and the digest of everything before the signature: detail "digest".
- * `between` is called about every 64 KB with `user`; it may be NULL. Also the statuses of an image whose structure is
- * wrong, with a key or without. */
+ * `between` is called about every 64 KB with `user`; it may be NULL. */
 COLIBRI_MUST_CHECK colibri_status trust_check_image(const void *image, uint64_t bytes, const char *board,
                                                     uint64_t counter, void (*between)(void *user), void *user,
                                                     struct colibri_detail *detail);

@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from colibri_sdk.build import build_monocypher
+
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "tests" / "link"
 RUNTIME = ROOT / "firmware" / "runtime"
@@ -30,10 +32,24 @@ def host_board_sources() -> list[Path]:
     return sorted((ROOT / "host_tools" / "host_board").glob("*.c"))
 
 
+def with_monocypher(out: Path, sources: Sequence[Path], compiler: str, flags: Sequence[str]) -> list[str]:
+    """`sources` for a compiler's command line and, if one of them needs it, Monocypher compiled with `flags`: without
+    our warnings, which its authors do not build with. `out` is what is being made."""
+    parts = [str(path) for path in sources]
+    if str(RUNTIME / "trust.c") not in parts:
+        return parts
+    library, made = build_monocypher(), f"{out}.monocypher.o"
+    plain = [flag for flag in flags if flag != "-shared" and not flag.startswith("-W")]
+    command = [compiler, "-std=c11", "-O1", "-g", *plain, "-c", str(library / "monocypher.c"), "-o", made]
+    subprocess.run(command, check=True, timeout=300)
+    return ["-iquote", str(library), *parts, made]
+
+
 def compile_c(out: Path, sources: Sequence[Path], flags: Sequence[str]) -> Path:
     """Compiles and links `sources` to `out`; a failure shows the compiler's own words."""
     compiler = os.environ.get("CC", "gcc")
-    command = [compiler, *WARNINGS, "-O1", "-g", "-ffp-contract=off", *flags, *map(str, sources), "-o", str(out)]
+    parts = with_monocypher(out, sources, compiler, flags)
+    command = [compiler, *WARNINGS, "-O1", "-g", "-ffp-contract=off", *flags, *parts, "-o", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
     return out

@@ -24,7 +24,8 @@ def test_short_run(tmp_path: Path) -> None:
     corpus.mkdir()
     flags = ["-std=c11", "-O1", "-g", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
     sources = [fuzz / "fuzz_link.c", *native.runtime_sources(), *native.ENGINE_PARTS]
-    subprocess.run([str(CLANG), *flags, *map(str, sources), "-o", str(program)], check=True, timeout=300)
+    parts = native.with_monocypher(program, sources, str(CLANG), flags)
+    subprocess.run([str(CLANG), *flags, *parts, "-o", str(program)], check=True, timeout=300)
     subprocess.run([sys.executable, fuzz / "seeds_link.py", seeds], check=True, timeout=60)
     done = subprocess.run(
         [program, f"-max_total_time={SECONDS}", "-max_len=4096", "-print_final_stats=1", corpus, seeds],

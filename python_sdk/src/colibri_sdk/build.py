@@ -39,8 +39,10 @@ class Firmware:
 
 def build(board: Board, *, jobs: int = 2, log: Log | None = None) -> Firmware:
     """The board's firmware, built when it is not up to date. `log` gets each line that the tools print."""
-    memory = [f"MEMORY={board.memory_label}"] if board.memory_label else []
-    run_scons([board.name, *memory], jobs=jobs, log=log)
+    options = [f"MEMORY={board.memory_label}"] if board.memory_label else []
+    if board.public_key is not None:
+        options.append(f"PUBLIC_KEY={board.public_key}")
+    run_scons([board.name, *options], jobs=jobs, log=log)
     directory = paths.build_dir() / board.build_name
     if board.is_host:
         return Firmware(directory / board.emulator.program, None, {})
@@ -56,6 +58,13 @@ def build_bringup(board: Board, *, jobs: int = 2, log: Log | None = None) -> Fir
     return Firmware(
         directory / "bringup.elf", directory / "bringup" / (board.flash.firmware_file or "firmware.bin"), {}
     )
+
+
+def build_monocypher(*, log: Log | None = None) -> Path:
+    """The directory of monocypher.c and monocypher.h, which the device's runtime is built with."""
+    directory = paths.build_dir() / "monocypher"
+    run_scons(["monocypher"], log=log)
+    return directory
 
 
 def build_host_library(*, jobs: int = 2, log: Log | None = None) -> Path:
