@@ -60,6 +60,7 @@ class Board:
     cut_after: int | None = None  # UPDATE_DATA until the line breaks
     asked: Counter[str] = field(default_factory=Counter)
     received: int = 0  # bytes of UPDATE_DATA
+    quantisation: str = "q8"
     copied: int = 0
     begun: bytes = b""  # the struct col_update of the last update of an expert
     refusals: list[DeviceError] = field(default_factory=list)  # of UPDATE_BEGIN, before it works
@@ -119,7 +120,14 @@ class Board:
         slot = self.running - 1
         (size,) = struct.unpack_from("<Q", self.images[slot], 16)
         return SimpleNamespace(
-            image_id=self.image_id(slot).hex(), image_bytes=size, vocab=64, board="fake", state="ready"
+            image_id=self.image_id(slot).hex(),
+            image_bytes=size,
+            vocab=64,
+            board="fake",
+            state="ready",
+            model_architecture="MixtralForCausalLM",
+            quantisation=self.quantisation,
+            hidden=64,
         )
 
     def selftest(self) -> SimpleNamespace:

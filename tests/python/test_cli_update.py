@@ -10,11 +10,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from colibri_sdk import errors
 from colibri_sdk.cli import main, output
 from colibri_sdk.cli import update as module
+from colibri_sdk.image.layout import UPDATE
+from colibri_sdk.signing import check_update, new_key, verify_image
 from update_board import Board
 from update_images import EXPERT, LAYER, blob, make_images
 
@@ -77,6 +80,69 @@ def test_expert_without_a_place(board: Board, images: dict[str, Path], capsys: C
     assert "--layer and --expert" in err
 
 
+def test_an_expert_of_another_kind_of_model_is_refused(
+    board: Board, images: dict[str, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    """It may have the right length and is still nonsense. A blob alone says nothing of itself, and is taken."""
+    board.quantisation = "q4"
+    _, err = run(capsys, "expert", images["expert"], *PLACE, code=errors.EXIT_USAGE)
+    assert "expert.colibri has quantisation q8, the device's model has q4: their experts cannot be exchanged" in err
+    assert board.received == 0
+    raw = tmp_path / "blob"
+    raw.write_bytes(blob(images["expert"]))
+    run(capsys, "expert", raw, *PLACE)
+
+
+def test_a_signed_update_travels_as_a_file(
+    board: Board, images: dict[str, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    private, _, public = new_key(tmp_path / "keys")
+    file = tmp_path / "expert.update"
+    line = ("sign", images["expert"], "--base", images["old"], *PLACE, "--key", private, "-o", file)
+    out, _ = run(capsys, *line, "--generation", "3", "--counter", "5", "--board", "rpi3")
+    assert out == f"{file}: expert {LAYER}/{EXPERT} for old.colibri, signed\n"
+    assert json.loads(run(capsys, "expert", file, "--json")[0])["generation"] == 3
+    record = np.frombuffer(board.begun, UPDATE)[0]
+    check_update(record, public, counter=5, board="rpi3")
+    with pytest.raises(errors.ImageError, match="for board rpi3"):
+        check_update(record, public, board="host")
+    assert bytes(record["image_id"]).hex() == board.info().image_id
+    assert board.begun == file.read_bytes()[256:512]
+
+
+def test_a_signed_update_fits_its_place_or_is_refused(
+    board: Board, images: dict[str, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    file = tmp_path / "expert.update"
+    out, _ = run(capsys, "sign", images["expert"], "--base", images["old"], *PLACE, "-o", file)
+    assert out.endswith("not signed\n")
+    _, err = run(capsys, "expert", file, "--layer", "0", code=errors.EXIT_USAGE)
+    assert f"is for expert {LAYER}/{EXPERT}" in err
+    private, _, _ = new_key(tmp_path / "keys")
+    _, err = run(capsys, "expert", file, "--key", private, code=errors.EXIT_USAGE)
+    assert "Leave --key out" in err
+    short = tmp_path / "blob"
+    short.write_bytes(bytes(4096))
+    _, err = run(capsys, "sign", short, "--base", images["old"], *PLACE, "-o", file, code=errors.EXIT_USAGE)
+    assert "the new one 4096" in err
+    _, err = run(capsys, "sign", short, "--base", images["old"], code=errors.EXIT_USAGE)
+    assert "--layer and --expert" in err
+
+
+def test_signing_on_the_way(board: Board, images: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
+    """With the device's own security counter, for any board; the file itself stays as it is."""
+    board.counter = 11
+    private, _, public = new_key(tmp_path / "keys")
+    run(capsys, "expert", images["expert"], *PLACE, "--key", private)
+    check_update(np.frombuffer(board.begun, UPDATE)[0], public, counter=11, board="rpi3")
+    before = images["new"].read_bytes()
+    run(capsys, "model", images["new"], "--key", private)
+    assert images["new"].read_bytes() == before
+    held = tmp_path / "held.colibri"
+    held.write_bytes(board.images[1][: len(before)])
+    assert verify_image(held, public, counter=11, board="rpi3").counter == 11
+
+
 def test_model(board: Board, images: dict[str, Path], capsys: Capture) -> None:
     out, err = run(capsys, "model", images["new"])
     for words in ("slot B, confirmed", "8 experts", "self-test", "the logits are this machine's"):
@@ -127,7 +193,7 @@ def test_a_card_is_no_device(option: tuple[str, str], tmp_path: Path, capsys: Ca
     assert "neither a card image nor a disk" in err
 
 
-@pytest.mark.parametrize("name", ["expert", "model", "status", "confirm", "rollback"])
+@pytest.mark.parametrize("name", ["expert", "sign", "model", "status", "confirm", "rollback"])
 def test_every_part_has_help(name: str, capsys: Capture) -> None:
     out, _ = run(capsys, name, "--help")
     assert f"Usage: colibri-sdk update {name}" in out

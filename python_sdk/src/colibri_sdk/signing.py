@@ -202,7 +202,7 @@ def sign_update(update: Any, key: PrivateKey) -> bytes:
     `offset` is the device's to choose, and stays outside of what is signed.
     """
     record = np.array(update, UPDATE)
-    _check_terms(int(record["counter"]), bytes(record["board"]).decode("utf-8", "replace"))
+    _check_terms(int(record["counter"]), record["board"].item().decode("utf-8", "replace"))
     record["key_id"] = np.void(key.public.key_id)
     record["signature"] = np.void(key.sign(update_message(record)))
     return record.tobytes()
@@ -216,7 +216,7 @@ def check_update(
     if not any(bytes(record["key_id"])):
         raise _refusal(subject, Status.E_SIGNATURE, "unsigned", "is not signed")
     _check_signer(subject, key, bytes(record["key_id"]), bytes(record["signature"]), update_message(record))
-    _check_fit(subject, int(record["counter"]), bytes(record["board"]).decode("utf-8", "replace"), counter, board)
+    _check_fit(subject, int(record["counter"]), record["board"].item().decode("utf-8", "replace"), counter, board)
 
 
 def update_message(update: Any) -> bytes:

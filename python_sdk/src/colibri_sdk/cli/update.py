@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +17,7 @@ from colibri_sdk.errors import LinkLostError, LinkTimeoutError, UsageError
 
 if TYPE_CHECKING:
     from colibri_sdk.targets import Target
-    from colibri_sdk.update.expert import ExpertUpdate
+    from colibri_sdk.update.expert import ExpertUpdate, Sign
     from colibri_sdk.update.model import ModelUpdate
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,6 +31,13 @@ def target_options(function: F) -> F:
         help="A card image, or a card in this machine's reader, instead of a device: it is started here.",
     )
     return card(options.device_options(function))
+
+
+def place_options(function: F) -> F:
+    """--layer, --expert."""
+    layer = click.option("--layer", "-l", type=click.IntRange(0), help="Layer, from 0.")
+    expert = click.option("--expert", "-e", type=click.IntRange(0), help="Expert of that layer, from 0.")
+    return layer(expert(function))
 
 
 @contextmanager
@@ -46,6 +55,14 @@ def open_target(card: Path | None, values: dict[str, Any]) -> Iterator[Target]:
     limit = {} if values["timeout"] is None else {"timeout": values["timeout"]}
     with targets.on_card(card, log=output.note, **limit) as target:
         yield target
+
+
+def key_option(function: F) -> F:
+    return click.option(
+        "--key",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Private key to sign with, for a board that was built with its public half (`colibri-sdk keys`).",
+    )(function)
 
 
 @contextmanager
@@ -69,35 +86,159 @@ def command() -> None:
 
 @command.command("expert")
 @click.argument("new", type=click.Path(exists=True, path_type=Path))
-@click.option("--layer", "-l", type=click.IntRange(0), help="Layer, from 0.")
-@click.option("--expert", "-e", type=click.IntRange(0), help="Expert of that layer, from 0.")
+@place_options
+@key_option
 @target_options
 @output.json_option
 def expert_command(
-    new: Path, layer: int | None, expert: int | None, card: Path | None, as_json: bool, **values: Any
+    new: Path,
+    layer: int | None,
+    expert: int | None,
+    key: Path | None,
+    card: Path | None,
+    as_json: bool,
+    **values: Any,
 ) -> None:
     """Replace one expert of the running model by the one in NEW, while the device goes on answering.
 
-    NEW is an image whose expert of the same place is taken, or a file with the blob alone. It takes effect between two
-    tokens.
+    NEW is an image whose expert of the same place is taken, a file with the blob alone, or an update made by
+    `update sign`, which knows its place. The expert takes effect between two tokens.
     """
-    from colibri_sdk import targets
-    from colibri_sdk.update.expert import expert_content, update_expert
+    from colibri_sdk.update.package import is_package
 
-    if layer is None or expert is None:
-        raise UsageError("which expert?", "Give --layer and --expert.")
-    source = targets.image_for(new, quant=values["quant"], log=output.note)
-    with (
-        expert_content(source, layer, expert) as content,
-        open_target(card, values) as target,
-        resumable(),
-        output.Progress(f"expert {layer}/{expert}", rate=True) as progress,
-    ):
-        done = update_expert(target.device, content, layer, expert, progress=progress)
+    if new.is_file() and is_package(new):
+        done = _send_package(new, layer, expert, key, card, values)
+    else:
+        done = _send_expert(new, layer, expert, key, card, values)
     if as_json:
         output.emit_json(done)
     else:
         _show_expert(done)
+
+
+def _send_expert(
+    new: Path, layer: int | None, expert: int | None, key: Path | None, card: Path | None, values: dict[str, Any]
+) -> ExpertUpdate:
+    from colibri_sdk import targets
+    from colibri_sdk.update.expert import check_relation, expert_content, update_expert
+
+    at, which = _place(layer, expert)
+    sign = _signer(key)
+    source = targets.image_for(new, quant=values["quant"], log=output.note)
+    with expert_content(source, at, which) as content, open_target(card, values) as target, resumable():
+        info = target.device.info()
+        check_relation(
+            source,
+            architecture=info.model_architecture,
+            quantisation=info.quantisation,
+            hidden=info.hidden,
+            whose="the device's model",
+        )
+        with output.Progress(f"expert {at}/{which}", rate=True) as progress:
+            return update_expert(target.device, content, at, which, progress=progress, sign=sign)
+
+
+def _send_package(
+    new: Path, layer: int | None, expert: int | None, key: Path | None, card: Path | None, values: dict[str, Any]
+) -> ExpertUpdate:
+    from colibri_sdk.update.expert import update_expert
+    from colibri_sdk.update.package import open_package
+
+    if key is not None:
+        raise UsageError(f"{new} is what `update sign` made, signed or not", "Leave --key out, or sign it anew.")
+    with open_package(new) as package, open_target(card, values) as target, resumable():
+        place = (package.layer, package.expert)
+        if (place[0] if layer is None else layer, place[1] if expert is None else expert) != place:
+            raise UsageError(f"{new} is for expert {place[0]}/{place[1]}", "Leave --layer and --expert out.")
+        with output.Progress(f"expert {place[0]}/{place[1]}", rate=True) as progress:
+            return update_expert(target.device, package.content, *place, progress=progress, prepared=package.update)
+
+
+def _place(layer: int | None, expert: int | None) -> tuple[int, int]:
+    if layer is None or expert is None:
+        raise UsageError("which expert?", "Give --layer and --expert.")
+    return layer, expert
+
+
+def _signer(key: Path | None) -> Sign | None:
+    """What puts the key's signature on an update."""
+    if key is None:
+        return None
+    import numpy as np
+
+    from colibri_sdk.image.layout import UPDATE
+    from colibri_sdk.signing import PrivateKey, sign_update
+
+    private = PrivateKey.load(key)
+    return lambda update: sign_update(np.frombuffer(update, UPDATE)[0], private)
+
+
+@command.command("sign")
+@click.argument("new", type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--base",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    help="The image that the devices run.",
+)
+@place_options
+@click.option("--generation", type=click.IntRange(1, 2**32 - 1), help="Higher than what the devices have. Default: 1.")
+@click.option("--counter", type=click.IntRange(0, 2**64 - 1), help="Security counter. Default: the base image's.")
+@click.option("--board", "board_name", default="", help="The only board that may take it. Default: any.")
+@key_option
+@click.option("--output", "-o", "out", type=click.Path(dir_okay=False, path_type=Path), help="The file to write.")
+@output.json_option
+def sign_command(
+    new: Path,
+    base: Path,
+    layer: int | None,
+    expert: int | None,
+    generation: int | None,
+    counter: int | None,
+    board_name: str,
+    key: Path | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Make a file that `update expert` sends, without the key: the expert of NEW in that place, signed with --key.
+
+    NEW is as for `update expert`. Without --key the update is unsigned, for boards that were built without a key.
+    """
+    from colibri_sdk.image.reader import ImageFile
+    from colibri_sdk.update.expert import check_relation, describe_update, expert_content
+    from colibri_sdk.update.package import write_package
+
+    at, which = _place(layer, expert)
+    sign = _signer(key)
+    path = out or Path(f"{base.stem}-{at}-{which}.update")
+    with ImageFile(base) as image, expert_content(base, at, which) as old, expert_content(new, at, which) as content:
+        check_relation(
+            new,
+            architecture=image.architecture,
+            quantisation=image.quantisation,
+            hidden=int(image.model["hidden"]),
+            whose=base.name,
+        )
+        if content.bytes != old.bytes:
+            raise UsageError(
+                f"expert {at}/{which} of {base.name} has {old.bytes} bytes, the new one {content.bytes}",
+                "Pack the checkpoint as the base was packed.",
+            )
+        update = describe_update(
+            content,
+            at,
+            which,
+            generation=1 if generation is None else generation,
+            image_id=image.image_id,
+            counter=image.signature.counter if counter is None else counter,
+            board=board_name,
+        )
+        update = sign(update) if sign else update
+        write_package(path, update, content)
+    if as_json:
+        output.emit_json({"update": path, "layer": at, "expert": which, "signed": sign is not None})
+    else:
+        click.echo(f"{path}: expert {at}/{which} for {base.name}, {'signed' if sign else 'not signed'}")
 
 
 def _show_expert(done: ExpertUpdate) -> None:
@@ -120,10 +261,17 @@ def _show_expert(done: ExpertUpdate) -> None:
     help="Starts of an unconfirmed model before the device returns to the old one by itself. Default: 3.",
 )
 @click.option("--no-confirm", is_flag=True, help="Leave the new model on trial.")
+@key_option
 @target_options
 @output.json_option
 def model_command(
-    new: Path, tries: int | None, no_confirm: bool, card: Path | None, as_json: bool, **values: Any
+    new: Path,
+    tries: int | None,
+    no_confirm: bool,
+    key: Path | None,
+    card: Path | None,
+    as_json: bool,
+    **values: Any,
 ) -> None:
     """Write the image NEW beside the running model, start it on trial, check it, and confirm it.
 
@@ -134,14 +282,36 @@ def model_command(
     from colibri_sdk.update.model import update_model
 
     image = targets.image_for(new, quant=values["quant"], log=output.note)
-    with open_target(card, values) as target, resumable(), output.Progress(new.name, rate=True) as progress:
+    with (
+        open_target(card, values) as target,
+        _signed_image(image, key, target) as signed,
+        resumable(),
+        output.Progress(new.name, rate=True) as progress,
+    ):
         done = update_model(
-            target.device, image, progress=progress, log=output.note, tries=tries or 0, confirm=not no_confirm
+            target.device, signed, progress=progress, log=output.note, tries=tries or 0, confirm=not no_confirm
         )
     if as_json:
         output.emit_json(done)
     else:
         _show_model(done)
+
+
+@contextmanager
+def _signed_image(image: Path, key: Path | None, target: Target) -> Iterator[Path]:
+    """The image itself, or with a key a copy that is signed with the device's security counter, for any board."""
+    if key is None:
+        yield image
+        return
+    from colibri_sdk.signing import PrivateKey, sign_image
+    from colibri_sdk.update.calls import UpdateCalls
+
+    private = PrivateKey.load(key)
+    with tempfile.TemporaryDirectory(prefix="colibri-") as directory:
+        copy = Path(directory) / image.name
+        shutil.copyfile(image, copy)
+        sign_image(copy, private, counter=UpdateCalls(target.device).status().counter)
+        yield copy
 
 
 def _show_model(done: ModelUpdate) -> None:

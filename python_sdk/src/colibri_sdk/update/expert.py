@@ -72,6 +72,27 @@ def expert_content(path: Path, layer: int, expert: int) -> Iterator[Content]:
         yield Content(lambda at, count: data[at : at + count], size)
 
 
+def check_relation(path: Path, *, architecture: str, quantisation: str, hidden: int, whose: str) -> None:
+    """An expert of another kind of model may have the right length and is still nonsense: UsageError then.
+
+    `path`: what `expert_content` takes; a blob alone says nothing of itself. The rest is of `whose` model."""
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            return
+    with ImageFile(path) as image:
+        found = {
+            "architecture": (image.architecture, architecture),
+            "quantisation": (image.quantisation, quantisation),
+            "hidden size": (int(image.model["hidden"]), hidden),
+        }
+    for what, (given, wanted) in found.items():
+        if given != wanted:
+            raise UsageError(
+                f"{path.name} has {what} {given}, {whose} has {wanted}: their experts cannot be exchanged",
+                "Pack the checkpoint as that model was packed.",
+            )
+
+
 def _index(image: ImageFile, layer: int, expert: int) -> int:
     if not 0 <= layer < len(image.layers):
         raise UsageError(f"{image.path.name} has {len(image.layers)} layers, none is {layer}", "Count from 0.")
