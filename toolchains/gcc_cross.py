@@ -28,7 +28,8 @@ ARCHITECTURE_FLAGS = {
 
 # The engine of a board names nothing but itself and lies within a megabyte of it: one instruction reaches each address
 # where two were needed. (The linker refuses what is too far.) Drivers name the board's memory, which may lie anywhere.
-ENGINE_FLAGS = {"aarch64": ["-mcmodel=tiny"]}
+# Nobody walks up frame pointers either, which GCC keeps here unless told not to.
+ENGINE_FLAGS = {"aarch64": ["-mcmodel=tiny", "-fomit-frame-pointer"]}
 
 # Optimisations that -Os leaves on although they made the engine's steering code larger: 1 KB in all, by trial.
 SMALL_FLAGS = {
