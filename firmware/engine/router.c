@@ -45,6 +45,24 @@ static void sort_ascending(uint32_t *ids, uint32_t k)
     }
 }
 
+/* The largest of x[n], n at least 1. */
+static float largest(const float *x, uint32_t n)
+{
+    float max = x[0];
+    for (uint32_t i = 1; i < n; i++) {
+        max = x[i] > max ? x[i] : max;
+    }
+    return max;
+}
+
+static void softmax(const struct colibri *engine, float *x, uint32_t n)
+{
+    const float factor = 1.0f / engine->compute.kernels->exp_sum(x, n, largest(x, n));
+    for (uint32_t i = 0; i < n; i++) {
+        x[i] = x[i] * factor;
+    }
+}
+
 /* Opens the groups with the best experts. */
 static void open_groups(const struct col_router *r, const float *x, uint8_t *open)
 {
@@ -78,17 +96,9 @@ static void open_groups(const struct col_router *r, const float *x, uint8_t *ope
 static void choose(const struct colibri *engine, const struct col_router *r, uint32_t in_use, float *logits,
                    uint32_t *ids, float *weight)
 {
-    const struct col_kernels *k = engine->compute.kernels;
     float *choice = engine->buffers.router_choice;
     if (r->score == COL_SCORE_SOFTMAX) {
-        float max = logits[0];
-        for (uint32_t e = 1; e < r->experts; e++) {
-            max = logits[e] > max ? logits[e] : max;
-        }
-        const float factor = 1.0f / k->exp_sum(logits, r->experts, max);
-        for (uint32_t e = 0; e < r->experts; e++) {
-            logits[e] = logits[e] * factor;
-        }
+        softmax(engine, logits, r->experts);
     } else if (r->score == COL_SCORE_SIGMOID) {
         for (uint32_t e = 0; e < r->experts; e++) {
             logits[e] = col_sigmoid(logits[e]);
@@ -109,14 +119,7 @@ static void choose(const struct colibri *engine, const struct col_router *r, uin
         weight[i] = logits[ids[i]];
     }
     if (r->score == COL_SCORE_LOGIT) {
-        float max = weight[0];
-        for (uint32_t i = 1; i < r->top_k; i++) {
-            max = weight[i] > max ? weight[i] : max;
-        }
-        const float factor = 1.0f / k->exp_sum(weight, r->top_k, max);
-        for (uint32_t i = 0; i < r->top_k; i++) {
-            weight[i] = weight[i] * factor;
-        }
+        softmax(engine, weight, r->top_k);
     }
     if (r->normalise != 0u) {
         float sum = 0.0f;
@@ -156,10 +159,7 @@ static void choose_integer(const struct colibri *engine, const struct col_router
                            uint32_t *ids, float *weight)
 {
     const float *table = (const float *)(const void *)(engine->image.resident + r->integer_table.offset);
-    float max = logits[0];
-    for (uint32_t e = 1; e < in_use; e++) {
-        max = logits[e] > max ? logits[e] : max;
-    }
+    const float max = largest(logits, in_use);
     for (uint32_t e = 0; e < r->experts; e++) {
         const float steps = (logits[e] - max) * r->integer_scale;
         const float limit = 4194304.0f; /* 2^22: where col_round_even ends */

@@ -22,6 +22,14 @@ uint64_t col_tensor_bytes(uint32_t format, uint32_t rows, uint32_t cols)
     }
 }
 
+/* Both integer tiles are the scales of their rows and behind them the integers. */
+_Static_assert(offsetof(struct col_tile_q8, scale) == 0 && offsetof(struct col_tile_q4, scale) == 0, "scales first");
+
+static size_t tile_bytes(uint32_t format)
+{
+    return format == COL_Q8 ? sizeof(struct col_tile_q8) : sizeof(struct col_tile_q4);
+}
+
 static bool halves_finite(const uint16_t *half, uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++) {
@@ -49,19 +57,11 @@ bool col_tensor_finite(const struct col_tensor *tensor, const uint8_t *data)
     case COL_F32_VECTOR:
     case COL_F32: return floats_finite((const float *)(const void *)data, tensor->bytes / sizeof(float));
     case COL_F16: return halves_finite((const uint16_t *)(const void *)data, tensor->bytes / sizeof(uint16_t));
-    case COL_Q8: {
-        const struct col_tile_q8 *tile = (const void *)data;
-        for (uint64_t i = 0; i < tensor->bytes / sizeof *tile; i++) {
-            if (!halves_finite(tile[i].scale, COL_TILE_ROWS)) {
-                return false;
-            }
-        }
-        return true;
-    }
+    case COL_Q8:
     case COL_Q4: {
-        const struct col_tile_q4 *tile = (const void *)data;
-        for (uint64_t i = 0; i < tensor->bytes / sizeof *tile; i++) {
-            if (!halves_finite(tile[i].scale, COL_TILE_ROWS)) {
+        const size_t tile = tile_bytes(tensor->format);
+        for (uint64_t at = 0; at < tensor->bytes; at += tile) {
+            if (!halves_finite((const uint16_t *)(const void *)(data + at), COL_TILE_ROWS)) {
                 return false;
             }
         }
@@ -92,23 +92,22 @@ void col_tensor_row(const struct col_tensor *tensor, const uint8_t *data, uint32
         }
         break;
     }
-    case COL_Q8: {
-        const struct col_tile_q8 *tile = (const struct col_tile_q8 *)(const void *)data + group * blocks;
-        for (uint32_t c = 0; c < cols; c++) {
-            const struct col_tile_q8 *t = &tile[c / COL_BLOCK];
-            const uint32_t k = c % COL_BLOCK;
-            out[c] = (float)t->q[k / 4u][4u * lane + k % 4u] * col_half_to_float(t->scale[lane]);
-        }
-        break;
-    }
+    case COL_Q8:
     case COL_Q4: {
-        const struct col_tile_q4 *tile = (const struct col_tile_q4 *)(const void *)data + group * blocks;
+        const uint8_t *tile = data + group * blocks * tile_bytes(tensor->format);
         for (uint32_t c = 0; c < cols; c++) {
-            const struct col_tile_q4 *t = &tile[c / COL_BLOCK];
+            const struct col_tile_q8 *q8 = (const void *)tile;
+            const struct col_tile_q4 *q4 = (const void *)tile;
             const uint32_t k = c % COL_BLOCK;
-            const uint32_t pair = t->q[k / 8u][4u * lane + k % 4u];
-            const int32_t nibble = (int32_t)((k % 8u) < 4u ? pair & 15u : pair >> 4u);
-            out[c] = (float)(nibble - 8) * col_half_to_float(t->scale[lane]);
+            int32_t value = 0;
+            if (tensor->format == COL_Q8) {
+                value = q8->q[k / 4u][4u * lane + k % 4u];
+            } else {
+                const uint32_t pair = q4->q[k / 8u][4u * lane + k % 4u];
+                value = (int32_t)(pair >> (k & 4u) & 15u) - 8; /* columns 4 to 7 are the high nibbles */
+            }
+            out[c] = (float)value * col_half_to_float(q8->scale[lane]);
+            tile += k == COL_BLOCK - 1u ? tile_bytes(tensor->format) : 0u;
         }
         break;
     }
@@ -148,6 +147,7 @@ colibri_status col_matmul(const struct col_compute *compute, const struct col_te
     }
     /* Rows and tokens are split so that the poll hook is called often; reductions never are, so no bit changes. */
     const uint64_t group_work = (uint64_t)COL_TILE_ROWS * cols;
+    const uint64_t group_bytes = col_tensor_bytes(tensor->format, COL_TILE_ROWS, cols);
     const uint64_t fit = POLL_MULTIPLY_ADDS / group_work;
     const uint32_t tokens_step = fit == 0u ? 1u : (fit < a->n ? (uint32_t)fit : a->n);
     const uint64_t groups_fit = fit / tokens_step;
@@ -161,25 +161,22 @@ colibri_status col_matmul(const struct col_compute *compute, const struct col_te
             const float *x = a->x + (uint64_t)t * a->stride;
             const int8_t *q = a->q + (uint64_t)t * blocks * COL_BLOCK;
             const float *scale = a->scale + (uint64_t)t * blocks;
+            const void *w = data + g * group_bytes;
             if (compute->poll != NULL && compute->poll(compute->user)) {
                 return COLIBRI_E_CANCELLED;
             }
             switch (tensor->format) {
             case COL_Q8:
-                k->matmul_q8((const struct col_tile_q8 *)(const void *)data + (uint64_t)g * blocks, g_count, blocks, q,
-                             scale, n, out, y_stride);
+                k->matmul_q8(w, g_count, blocks, q, scale, n, out, y_stride);
                 break;
             case COL_Q4:
-                k->matmul_q4((const struct col_tile_q4 *)(const void *)data + (uint64_t)g * blocks, g_count, blocks, q,
-                             scale, n, out, y_stride);
+                k->matmul_q4(w, g_count, blocks, q, scale, n, out, y_stride);
                 break;
             case COL_F16:
-                k->matmul_f16((const uint16_t *)(const void *)data + (uint64_t)g * group_work, g_count, cols, x,
-                              a->stride, n, out, y_stride);
+                k->matmul_f16(w, g_count, cols, x, a->stride, n, out, y_stride);
                 break;
             case COL_F32:
-                k->matmul_f32((const float *)(const void *)data + (uint64_t)g * group_work, g_count, cols, x,
-                              a->stride, n, out, y_stride);
+                k->matmul_f32(w, g_count, cols, x, a->stride, n, out, y_stride);
                 break;
             default: return COLIBRI_E_INTERNAL;
             }
