@@ -14,7 +14,8 @@ class Rule:
 
     def __init__(self, experts: int, slots: int, pins: Sequence[int] = ()) -> None:
         self.slots = min(experts, slots)
-        self.pinned = {expert for expert, pin in enumerate(pins) if 1 <= pin <= self.slots - 1}
+        pinned = [expert for expert, pin in enumerate(pins) if 1 <= pin <= self.slots - 1]
+        self.pinned = set(pinned[: self.slots - 1])
         self.kept: dict[int, int] = {}
         self.steps = 0
         self.uses: dict[int, list[int]] = {expert: [] for expert in range(experts)}  # steps in which it was needed

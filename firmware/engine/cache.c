@@ -14,6 +14,7 @@ void col_cache_layout(struct col_cache *cache, struct col_arena *arena, uint32_t
 void col_cache_clear(struct col_cache *cache)
 {
     cache->step = 0;
+    cache->pins = 0;
     for (uint32_t e = 0; e < cache->experts; e++) {
         cache->expert[e] = (struct col_cache_expert){.slot = COL_CACHE_NONE};
     }
@@ -24,7 +25,10 @@ void col_cache_clear(struct col_cache *cache)
 
 void col_cache_pin(struct col_cache *cache, uint32_t expert, uint32_t pin)
 {
-    cache->expert[expert].pinned = pin != 0u && pin < cache->slots;
+    if (pin != 0u && pin < cache->slots && cache->pins + 1u < cache->slots) {
+        cache->expert[expert].pinned = true;
+        cache->pins++;
+    }
 }
 
 void col_cache_begin(struct col_cache *cache)

@@ -36,6 +36,7 @@ struct col_cache {
     uint32_t experts;
     uint32_t slots; /* at most `experts` */
     uint32_t step;  /* number of the running or last step; wraps, ages are differences */
+    uint32_t pins;  /* pinned experts, fewer than slots */
     struct col_cache_expert *expert; /* [experts] */
     uint32_t *held;                  /* [slots]: the expert in each, or COL_CACHE_NONE */
 };
@@ -46,7 +47,8 @@ void col_cache_layout(struct col_cache *cache, struct col_arena *arena, uint32_t
 /* Empties all slots and forgets all uses and pins. */
 void col_cache_clear(struct col_cache *cache);
 
-/* An expert whose pin is from 1 to slots - 1 stays once it is kept; one slot is left for the others. */
+/* An expert whose pin is from 1 to slots - 1 stays once it is kept. One slot is left for the others: where pins are doubled,
+ * as no packer does it, the first slots - 1 experts that this is called for count. */
 void col_cache_pin(struct col_cache *cache, uint32_t expert, uint32_t pin);
 
 /* A step: begin, then want for each of its experts, ascending. Then assign in the same order, each as soon as it succeeds, and

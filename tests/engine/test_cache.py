@@ -64,7 +64,8 @@ def traces(draw: st.DrawFn) -> Trace:
     slots = draw(st.integers(1, experts + 2))
     order = draw(st.permutations(range(1, experts + 1)))
     count = draw(st.integers(0, experts))
-    pins = tuple(pin if pin <= count else 0 for pin in order)
+    doubled = draw(st.booleans())  # as in an image that somebody has made by hand
+    pins = tuple(max(1, pin // 2) if doubled else pin if pin <= count else 0 for pin in order)
     one = st.frozensets(st.integers(0, experts - 1), min_size=1, max_size=min(experts, 6)).map(sorted).map(tuple)
     steps = draw(st.lists(one, max_size=40))
     # A habit of few experts and time to forget it: ageing shows only over many steps.

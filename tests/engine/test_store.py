@@ -21,6 +21,7 @@ from colibri_sdk.image.layout import SectionKind
 from colibri_sdk.image.reader import ImageFile
 from colibri_sdk.status import Status
 from engine_programs import ANSWER, PROMPT, engine_program, prompt
+from forge import Forge
 from kernel_programs import TOOLCHAINS
 from slow_storage import SlowStorage
 from store_rule import Rule
@@ -162,6 +163,26 @@ def test_counters_are_those_of_the_rule(library: Library, many: Path, slots: int
     assert stats.stall_ticks.all() and (stats.stall_ticks <= stats.expert_ticks).all()
     engine.clear_stats()
     assert not engine.stats().hits.any()
+
+
+def test_pins_are_the_images(library: Library, many: Path, tmp_path: Path) -> None:
+    """What the image pins stays, as the rule says; without pins the same run reads otherwise."""
+    forged = Forge(many)
+    forged.experts["pin"] = np.where(forged.experts["expert"] < 3, 3 - forged.experts["expert"], 0)
+    forged.seal()
+    forged.data.tofile(tmp_path / "pinned")
+    misses = []
+    for image, pins in ((many, []), (tmp_path / "pinned", [3, 2, 1])):
+        options: dict[str, Any] = {"storage": SlowStorage(image), "cache_slots": 4, "trace_routing": True}
+        engine = Engine(library, image, batch=1, **options)
+        answer(engine)
+        rules = [Rule(engine.info.max_experts, 4, pins) for _ in range(engine.info.layers)]
+        wanted = np.zeros(engine.info.layers, int)
+        for layer, experts in steps(engine.routing):
+            wanted[layer] += sum(not hit for _, _, hit in rules[layer].step(experts))
+        misses.append(engine.stats().misses.tolist())
+        assert misses[-1] == wanted.tolist()
+    assert misses[0] != misses[1]
 
 
 def test_all_slots_read_each_expert_once(library: Library, many: Path) -> None:
