@@ -128,8 +128,8 @@ enum colibri_kv_format {
 struct colibri_hooks {
     void *user;
     /* Called often, also inside a layer (at most about 64 K multiply-adds apart). Returning true stops the running
-     * call with COLIBRI_E_CANCELLED; the engine stays usable. Must not call the engine but for colibri_replace_expert and
-     * colibri_get_stats. */
+     * call with COLIBRI_E_CANCELLED; the engine stays usable. Must not call the engine but for colibri_replace_expert,
+     * colibri_pending_replacements and colibri_get_stats. */
     bool (*poll)(void *user);
     /* A monotonic clock; its unit is `ticks_per_second`. Without it, times read 0 and kernels are chosen by rank. */
     uint64_t (*now)(void *user);
@@ -319,6 +319,12 @@ struct colibri_replacement {
  * wait already, COLIBRI_E_ARGUMENT for an expert, a place or a generation that can't be. */
 COLIBRI_MUST_CHECK colibri_status colibri_replace_expert(struct colibri *engine, uint32_t layer, uint32_t expert,
                                                          const struct colibri_replacement *replacement);
+
+/* Replacements that wait for a token to end. Until there are none the engine may still use what was replaced. */
+uint32_t colibri_pending_replacements(const struct colibri *engine);
+
+/* Lets replacements take effect at once. Not to be called from the poll hook. */
+void colibri_take_replacements(struct colibri *engine);
 
 /* The rule by which a layer keeps its experts (docs/expert-store.md), alone: what would be read for recorded routing. The
  * counters are those of an engine with a storage, as many slots and no prefetch. */

@@ -309,6 +309,14 @@ static colibri_status check_text(struct col_image *image, struct colibri_detail 
     return COLIBRI_OK;
 }
 
+colibri_status col_image_open_page(const void *page, struct col_image *image, struct colibri_detail *detail)
+{
+    *image = (struct col_image){.base = page, .bytes = COL_PAGE};
+    COL_REQUIRE(check_header(image, detail));
+    image->bytes = image->header->image_bytes;
+    return check_directory(image, detail);
+}
+
 colibri_status col_image_open(const void *base, uint64_t bytes, struct col_image *image, struct colibri_detail *detail)
 {
     *image = (struct col_image){.base = base, .bytes = bytes};

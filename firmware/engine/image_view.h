@@ -75,6 +75,11 @@ struct col_image {
 COLIBRI_MUST_CHECK colibri_status col_image_open(const void *base, uint64_t bytes, struct col_image *image,
                                                  struct colibri_detail *detail);
 
+/* As far as the first page goes, which may be all that is there: checks the header and the directory of sections, and fills
+ * of *image what they tell: `header`, `section`, `bytes` (of the whole image). `page` is aligned as an image. */
+COLIBRI_MUST_CHECK colibri_status col_image_open_page(const void *page, struct col_image *image,
+                                                      struct colibri_detail *detail);
+
 /* Checks the contents of an opened image: every CRC-32, the zero bytes between sections, every scale and float
  * weight finite; of a front everything but the experts. Reads every byte once or twice. */
 COLIBRI_MUST_CHECK colibri_status col_image_check_content(const struct col_image *image,

@@ -51,3 +51,13 @@ colibri_status colibri_replace_expert(struct colibri *engine, uint32_t layer, ui
     store->pending_count += pending == end ? 1u : 0u;
     return COLIBRI_OK;
 }
+
+uint32_t colibri_pending_replacements(const struct colibri *engine)
+{
+    return engine->store.pending_count;
+}
+
+void colibri_take_replacements(struct colibri *engine)
+{
+    col_store_replace(engine);
+}
