@@ -175,6 +175,7 @@ static void fix_checksums(uint8_t *image, size_t size)
 struct run {
     struct colibri *engine;
     uint8_t *arena;
+    uint8_t *front; /* of an engine with a storage */
     uint32_t polls;
     colibri_status status[3]; /* of prefill, of forward, of generate */
     uint32_t generated;
@@ -304,11 +305,58 @@ static const char *best_kernels(void)
     return name;
 }
 
+/* A storage: the image that the engine sees the front of. Each read needs two checks. */
+struct medium {
+    const uint8_t *image;
+    size_t bytes;
+    uint32_t checks[2];
+    struct colibri_read read[2];
+};
+
+static colibri_status start_read(void *user, uint32_t read, const struct colibri_read *what)
+{
+    struct medium *medium = user;
+    require(read < 2 && medium->checks[read] == 0);
+    require(what->offset <= medium->bytes && what->bytes <= medium->bytes - what->offset);
+    medium->read[read] = *what;
+    medium->checks[read] = 1;
+    return COLIBRI_OK;
+}
+
+static colibri_status check_read(void *user, uint32_t read, uint32_t *crc32)
+{
+    struct medium *medium = user;
+    const struct colibri_read *what = &medium->read[read];
+    require(medium->checks[read] != 0);
+    if (medium->checks[read]++ == 1) {
+        return COLIBRI_PENDING;
+    }
+    medium->checks[read] = 0;
+    memcpy(what->to, medium->image + what->offset, (size_t)what->bytes);
+    *crc32 = colibri_crc32(0, what->to, (size_t)what->bytes);
+    return COLIBRI_OK;
+}
+
+/* The same with experts on demand; what lies behind the front can't even be touched. */
+static void start_stored(struct run *run, struct medium *medium, const uint8_t *id, struct colibri_config config)
+{
+    struct colibri_plan plan;
+    require(colibri_plan(medium->image, medium->bytes, &config, &plan, NULL) == COLIBRI_OK);
+    run->front = exact((size_t)plan.front_bytes);
+    memcpy(run->front, medium->image, (size_t)plan.front_bytes);
+    config.storage = (struct colibri_storage){.user = medium, .depth = 1u + id[7] % 2u, .start = start_read,
+                                              .check = check_read};
+    config.cache_slots = id[7] / 2u % 5u;
+    config.prefetch = id[7] / 16u % 2u != 0u;
+    require(start(run, run->front, (size_t)plan.front_bytes, config, 0x3c) == COLIBRI_OK);
+}
+
 /* The engine's life on an image whose structure is right. */
 static void use(const uint8_t *image, size_t size, const uint8_t *id, struct colibri_config config)
 {
     const colibri_status valid = colibri_validate(image, size, NULL);
-    struct run plain = {0}, fast = {0};
+    struct run plain = {0}, fast = {0}, stored = {0};
+    struct medium medium = {.image = image, .bytes = size};
     config.kernels = "scalar";
     config.batch = 1;
     const colibri_status started = start(&plain, image, size, config, 0x00);
@@ -335,13 +383,20 @@ static void use(const uint8_t *image, size_t size, const uint8_t *id, struct col
         compute(&plain, &info, ids, count, &sampling, id[8]);
         compute(&fast, &info, ids, count, &sampling, id[8]);
         compare(&plain, &fast, info.vocab);
+        start_stored(&stored, &medium, id, config);
+        compute(&stored, &info, ids, count, &sampling, id[8]);
+        require(medium.checks[0] == 0 && medium.checks[1] == 0);
+        compare(&plain, &stored, info.vocab);
         text_functions(&fast, &info, id, 16);
         text_functions(&plain, &info, (const uint8_t *)"it's 12  pumps,\n\nab \xe4\xb8\xad", 23);
     }
     free(plain.logits);
     free(fast.logits);
+    free(stored.logits);
     free(plain.arena);
     free(fast.arena);
+    free(stored.arena);
+    free(stored.front);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
