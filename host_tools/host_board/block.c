@@ -22,7 +22,7 @@
 #define THREADS 8u
 /* Reading past the page cache needs this alignment of place, length and memory; what has less goes through it. */
 #define DIRECT_ALIGN 4096u
-#define PIECE_BYTES (256u << 10)
+#define PIECE_BYTES (128u << 10)
 /* Somebody who does nothing but ask again is put to sleep for so long, or until a read ends. */
 #define ASKS_BEFORE_SLEEP 64u
 #define ASKING_NS 20000u
