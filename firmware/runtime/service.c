@@ -98,7 +98,7 @@ static void write_store(const struct service *service, struct writer *writer)
     write_u8(writer, boot->on_trial);
     write_u32(writer, model->cache_slots);
     write_u64(writer, model->slot_bytes);
-    write_u64(writer, 0); /* updates_sequence */
+    write_u64(writer, model->updates_sequence);
     write_u64(writer, boot->state.counter);
 }
 

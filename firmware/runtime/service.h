@@ -54,6 +54,7 @@ struct model {
     uint64_t image_bytes;  /* the whole */
     uint64_t kept_bytes;   /* of hal_board.memory, that hold the image's beginning */
     uint64_t arena_bytes;
+    uint64_t updates_sequence; /* of the list of replaced experts; 0 where nobody has read it */
     uint8_t *canary;      /* SERVICE_CANARY_BYTES behind the arena */
     uint32_t *ids;        /* [ids_capacity]: the prompt of the running request */
     uint32_t ids_capacity; /* the context */

@@ -119,6 +119,17 @@ static void start_piece(struct storage *storage, uint32_t lane_number)
     read->to += (uint64_t)lane->count * HAL_BLOCK;
 }
 
+/* All of the read is there. */
+static bool is_trusted(struct storage_read *read)
+{
+    uint8_t digest[TRUST_DIGEST_BYTES];
+    if (read->wanted == NULL) {
+        return true;
+    }
+    trust_digest_end(&read->digest, digest);
+    return trust_same_digest(digest, read->wanted, sizeof digest);
+}
+
 /* Gives the lane's piece to its read. `more`: the lane may take another one. */
 static void end_piece(struct storage *storage, uint32_t lane_number, hal_status status, bool more)
 {
@@ -136,8 +147,11 @@ static void end_piece(struct storage *storage, uint32_t lane_number, hal_status 
     }
     done.read->crc =
         done.whole ? device_crc : colibri_crc32(done.read->crc, done.piece, (size_t)done.count * HAL_BLOCK);
+    if (done.read->wanted != NULL) {
+        trust_digest_add(&done.read->digest, done.piece, (size_t)done.count * HAL_BLOCK);
+    }
     if (done.read->left == 0 && !done.read->moving && done.read->status == COLIBRI_PENDING) {
-        done.read->status = COLIBRI_OK;
+        done.read->status = is_trusted(done.read) ? COLIBRI_OK : COLIBRI_E_SIGNATURE;
     }
 }
 
@@ -173,6 +187,11 @@ static colibri_status start_read(void *user, uint32_t number, const struct colib
                                   .left = what->bytes / HAL_BLOCK,
                                   .to = what->to,
                                   .order = storage->orders++};
+    if (trust_has_key()) {
+        static const uint8_t none[TRUST_DIGEST_BYTES]; /* the digest of nothing that could be read */
+        read->wanted = what->digest == NULL ? none : what->digest;
+        trust_digest_begin(&read->digest, TRUST_DIGEST_BYTES);
+    }
     for (uint32_t i = 0; i < storage->lane_count; i++) {
         if (storage->lanes[i].read == NULL) {
             start_piece(storage, i);

@@ -4,7 +4,8 @@
  * experts while it computes, and updates, which read and write in between.
  *
  * Reads of experts move on whenever anybody calls storage_poll (the service does, from its own poll), and in pieces, so
- * that what uses the medium in between waits for a piece at most. Nothing here calls the engine or the link.
+ * that what uses the medium in between waits for a piece at most. Firmware with a public key also compares the digest
+ * of each expert, which the image states and its signature covers. Nothing here calls the engine or the link.
  */
 #ifndef COLIBRI_STORAGE_H
 #define COLIBRI_STORAGE_H
@@ -15,6 +16,7 @@
 #include "../engine/colibri.h"
 #include "../hal/hal.h"
 #include "medium.h"
+#include "trust.h"
 
 /* Reads of experts under way at once: one moves while the next waits, so that the device is never idle. A device that
  * takes more at once gets as many. */
@@ -29,6 +31,8 @@ struct storage_read {
     uint8_t *to;           /* where they go */
     uint64_t order;        /* reads are served in the order they came */
     uint32_t crc;          /* of what has come */
+    const uint8_t *wanted; /* its digest, with a public key; NULL without one */
+    struct trust_digest digest; /* of what has come */
     bool begun;            /* the device has had a piece of it */
     bool moving;           /* the device has one now */
 };

@@ -49,7 +49,7 @@ class Library:
 
 @pytest.fixture(scope="module")
 def sim(build_directory: Path) -> Library:
-    runtime = [native.RUNTIME / name for name in ("storage.c", "volume.c")]
+    runtime = [native.RUNTIME / name for name in ("storage.c", "trust.c", "volume.c")]
     sources = [native.HERE / "storage_sim.c", *runtime, *native.ENGINE_PARTS]
     return Library(native.compile_c(build_directory / "storage.so", sources, native.UNDEFINED), _SIM)
 
