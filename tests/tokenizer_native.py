@@ -22,6 +22,7 @@ from native import ROOT, Native, shared_object
 SOURCES = (
     "utf8.c",
     "normalizer.c",
+    "rewrite.c",
     "pretokenizer.c",
     "vocabulary.c",
     "tokenizer.c",

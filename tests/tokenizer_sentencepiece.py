@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import random
@@ -61,15 +62,14 @@ class Model:
 
 
 def sentencepiece_model(path: Path, kind: str, **options: Any) -> Model:
-    """By the sentencepiece library; no rules of normalisation."""
+    """By the sentencepiece library; without rules of normalisation, unless `options` ask for them."""
     written = io.BytesIO()
     usual = {"vocab_size": 400, "byte_fallback": True, "hard_vocab_limit": False, "character_coverage": 1.0}
+    usual |= {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(corpus()),
         model_writer=written,
         model_type=kind,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
         minloglevel=2,
         num_threads=1,
         **(usual | options),
@@ -78,6 +78,50 @@ def sentencepiece_model(path: Path, kind: str, **options: Any) -> Model:
     processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
     compiled = compile_model(path, processor.vocab_size())
     return Model(compiled, processor.encode, processor.decode)
+
+
+def charsmap(path: Path) -> bytes:
+    """The rules of normalisation in a model's file."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto()
+    proto.ParseFromString(path.read_bytes())
+    blob: bytes = proto.normalizer_spec.precompiled_charsmap
+    return blob
+
+
+def small_charsmap(directory: Path) -> bytes:
+    """Rules that write nothing, a space, more than they read; and for texts that begin alike."""
+    rules = {
+        "\u00e9": "e",
+        "e\u0301": "e",
+        "e": "\u0113",
+        "\u00a0": " ",
+        "\x01": "",
+        "\ufb01": "fi",
+        "\u4e2d\u6587": "CJK",
+    }
+    lines = [
+        " ".join(f"{ord(one):X}" for one in text) + "\t" + " ".join(f"{ord(one):X}" for one in stands)
+        for text, stands in rules.items()
+    ]
+    (directory / "rules.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    path = directory / "rules.model"
+    sentencepiece_model(
+        path, "bpe", normalization_rule_name="", normalization_rule_tsv=str(directory / "rules.tsv"), vocab_size=350
+    )
+    return charsmap(path)
+
+
+def precompiled(blob: bytes, *, collapse: str | None = None) -> dict[str, Any]:
+    """A normalizer with such rules; `collapse`: then white space at the end goes, and several spaces become this."""
+    steps: list[dict[str, Any]] = [
+        {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(blob).decode("ascii")}
+    ]
+    if collapse is not None:
+        steps.append({"type": "Strip", "strip_left": False, "strip_right": True})
+        steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": collapse})
+    return {"normalizer": {"type": "Sequence", "normalizers": steps}}
 
 
 def model_json(path: Path) -> dict[str, Any]:
@@ -195,6 +239,41 @@ def all_models(directory: Path) -> dict[str, Model]:
             directory / "unigram-unk.model", "unigram", byte_fallback=False, user_defined_symbols=["<think>"]
         ),
     }
+    symbols = ["<think>", "\u00e9t", "ab"]
+    found["sentencepiece bpe, nmt_nfkc"] = sentencepiece_model(
+        directory / "bpe-nmt.model",
+        "bpe",
+        normalization_rule_name="nmt_nfkc",
+        remove_extra_whitespaces=True,
+        user_defined_symbols=symbols,
+    )
+    found["sentencepiece unigram, nmt_nfkc_cf"] = sentencepiece_model(
+        directory / "unigram-cf.model",
+        "unigram",
+        normalization_rule_name="nmt_nfkc_cf",
+        remove_extra_whitespaces=True,
+        byte_fallback=False,
+        user_defined_symbols=symbols,
+    )
+    found["sentencepiece unigram, nfkc"] = sentencepiece_model(
+        directory / "unigram-nfkc.model", "unigram", normalization_rule_name="nfkc", add_dummy_prefix=False
+    )
+    found["sentencepiece bpe, symbols of spaces"] = sentencepiece_model(
+        directory / "bpe-spaces.model", "bpe", user_defined_symbols=[SPACE * 2, SPACE * 3, "\n\n", f"{SPACE}ab"]
+    )
+    rules = charsmap(directory / "bpe-nmt.model")
+    found["unigram, rules as T5"] = tokenizers_model(
+        directory / "t5.json",
+        unigram_json(byte_fallback=False) | metaspace("always", split=True) | precompiled(rules, collapse=SPACE),
+    )
+    taking = unigram_json(byte_fallback=True) | metaspace("first", split=False)
+    taking |= precompiled(charsmap(directory / "unigram-nfkc.model"))
+    start = len(taking["model"]["vocab"])
+    taking["added_tokens"] += [
+        added_token(start, "<think>") | {"lstrip": True, "rstrip": True},
+        added_token(start + 1, "set", normalized=True) | {"single_word": True, "rstrip": True},
+    ]
+    found["unigram, rules, tokens that take"] = tokenizers_model(directory / "taking.json", taking)
     bpe = model_json(directory / "bpe.model")
     bpe["added_tokens"].append(added_token(len(bpe["model"]["vocab"]), "<think>"))
     for name, pipeline in PIPELINES.items():

@@ -11,6 +11,7 @@
 #define COLIBRI_IMAGE_H
 
 #include <stddef.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define COL_IMAGE_MAGIC "COLIBRI\x1a"
@@ -360,8 +361,7 @@ enum col_space_prefix {
     COL_PREFIX_NONE = 0,
     COL_PREFIX_EACH = 1,    /* each text between two added or special tokens */
     COL_PREFIX_MISSING = 2, /* each piece that has no space in front already */
-    COL_PREFIX_FIRST = 3,   /* as MISSING, but only at the very beginning of the input */
-    COL_PREFIX_START = 4    /* the beginning of what is tokenised at once, whatever it begins with */
+    COL_PREFIX_FIRST = 3    /* as MISSING, but only at the very beginning of the input */
 };
 
 /* What becomes of that space when ids are turned into text again. */
@@ -373,7 +373,20 @@ enum col_space_strip {
 
 #define COL_TOKENIZER_WHOLE 1u  /* a piece that is a token is not cut (ignore_merges); needs `sorted` */
 #define COL_TOKENIZER_FUSE 2u   /* unknown characters beside each other are one unknown token */
-#define COL_TOKENIZER_SINGLE 4u /* sums of scores are rounded to binary32 */
+#define COL_TOKENIZER_SINGLE 4u /* SentencePiece's sums of scores: the best so far is rounded to binary32; `late` tokens
+                                   have scores as well and are not cut out before */
+
+/* How a text is rewritten by rules, each of which has something else stand for what it finds; instead of normal forms. */
+#define COL_REWRITE_RULES 1u    /* at all: the rules, if there are any, and what follows here */
+#define COL_REWRITE_CLUSTERS 2u /* a rule takes a whole grapheme cluster below COL_SHORT_CLUSTER bytes, or else one
+                                   character; without: the longest text at a place that any rule is for */
+#define COL_REWRITE_KEEP 4u     /* texts of `late` tokens stay; U+2581 becomes a space */
+#define COL_REWRITE_COLLAPSE 8u /* spaces behind a space are left out */
+#define COL_REWRITE_TRIM 16u    /* spaces at the text's beginning and end are left out */
+#define COL_REWRITE_TRIM_END 32u /* all white space at the text's end is */
+#define COL_REWRITE_PREFIX 64u  /* a space goes before the first text of what is tokenised at once */
+#define COL_SHORT_CLUSTER 6u
+#define COL_MAX_RULE_BYTES 64u  /* longest text that a rule is for */
 
 /* Head of the tokenizer section. Offsets are from the section's start. The tables lie in the order of their offsets
  * below, each at the first multiple of 8 after the one before; the section ends with the last. A table whose count is 0
@@ -403,6 +416,10 @@ struct col_tokenizer {
     uint32_t composition_count;
     uint32_t order_count;
     uint32_t point_count;
+    uint32_t rewrite;         /* COL_REWRITE_*; 0 where there are decompositions */
+    uint32_t rule_count;      /* units of the trie of rules */
+    uint32_t rule_bytes;      /* what they have stand for texts, each ends with a zero byte */
+    uint32_t first_word;      /* from this class to first_space characters are parts of words */
     uint32_t byte_ids;        /* offset: uint32_t[byte_count], the token of each byte */
     uint32_t token_offsets;   /* offset: uint32_t[vocab + 1] into the pool; ascending */
     uint32_t token_flags;     /* offset: uint8_t[vocab], COL_TOKEN_* */
@@ -422,7 +439,9 @@ struct col_tokenizer {
     uint32_t orders;          /* offset: uint32_t[order_count], first code point << 8 | canonical combining class;
                                  ascending from 0 */
     uint32_t points;          /* offset: uint32_t[point_count], code points that decompositions consist of */
-    uint32_t reserved[8];
+    uint32_t rules;           /* offset: uint32_t[rule_count], see col_rule_label */
+    uint32_t rule_text;       /* offset: uint8_t[rule_bytes] */
+    uint32_t reserved[2];
 };
 COL_ASSERT_SIZE(struct col_tokenizer, 192);
 
@@ -431,7 +450,8 @@ COL_ASSERT_SIZE(struct col_tokenizer, 192);
 #define COL_MAX_SPLIT_STATES 512u
 #define COL_SPLIT_MATCH 0x8000u
 
-/* A split cuts a text into its matches and what is between them; the next split cuts each of these pieces. */
+/* A split cuts a text into its matches and what is between them; the next split cuts each of these pieces. With
+ * COL_REWRITE_CLUSTERS the last one is none of them: its matches are grapheme clusters. */
 
 /* What stands for a code point when nothing in it can be decomposed further. Hangul syllables have no entry; they are
  * decomposed and, where there are compositions, composed by the Unicode Standard's arithmetic. */
@@ -450,6 +470,30 @@ struct col_composition {
 COL_ASSERT_SIZE(struct col_composition, 12);
 
 #define COL_TOKEN_SPECIAL 1u /* gives no text and never comes from text; the pool holds its name for tools */
+/* Of an added token, in `early` or `late`: */
+#define COL_TOKEN_TAKES_BEFORE 2u /* white space before it becomes part of it */
+#define COL_TOKEN_TAKES_AFTER 4u  /* white space behind it does */
+#define COL_TOKEN_WORD 8u         /* found only where no word goes on at either end */
+
+/* The trie of rules is a double array, as in SentencePiece's files: unit 0 is the root; from a unit, each byte leads to
+ * the unit at (its own place ^ its offset ^ the byte), if that one has the byte for its label. A unit with a leaf has at
+ * (place ^ offset) the place in rule_text of what stands for the bytes so far. */
+static inline uint32_t col_rule_label(uint32_t unit)
+{
+    return unit & 0x800000ffu;
+}
+
+static inline uint32_t col_rule_offset(uint32_t unit)
+{
+    return (unit >> 10) << ((unit & 0x200u) >> 6);
+}
+
+static inline bool col_rule_has_leaf(uint32_t unit)
+{
+    return (unit & 0x100u) != 0;
+}
+
+#define COL_RULE_VALUE 0x7fffffffu
 
 /* One merge: tokens left and right become `merged`; lower rank first. Empty slot: rank COL_NO_RANK. */
 struct col_merge {
@@ -483,6 +527,8 @@ enum col_segment_kind {
 
 #define COL_USER_TRIM 1u            /* the template strips white space from both ends of the user's text */
 #define COL_USER_BEGINS 2u          /* the text is the input's beginning for the tokenizer, though tokens stand before it */
+#define COL_USER_AFTER_TAKER 4u     /* a token before it takes white space, of this text and what is joined with it */
+#define COL_USER_BEFORE_TAKER 8u    /* and one behind it */
 #define COL_TEMPLATE_MAX_TEXT 65536u /* longest text segment, in bytes */
 
 struct col_segment {

@@ -48,6 +48,12 @@ bool col_is_space(const struct col_classes *classes, uint32_t code_point)
     return col_class_of(classes, code_point) >= classes->first_space;
 }
 
+bool col_is_word(const struct col_classes *classes, uint32_t code_point)
+{
+    uint32_t class = col_class_of(classes, code_point);
+    return class >= classes->first_word && class < classes->first_space;
+}
+
 /* One character of a text on its way through one split. */
 struct walk {
     const struct col_classes *classes;
@@ -86,6 +92,13 @@ static size_t match_end(const struct walk *walk, size_t start, uint32_t *second)
         *second = steps == 2 ? state : *second;
     }
     return matched;
+}
+
+size_t col_match(const struct col_classes *classes, const uint16_t *moves, const uint8_t *text, size_t bytes)
+{
+    struct walk walk = {classes, moves, text, bytes};
+    uint32_t second;
+    return match_end(&walk, 0, &second);
 }
 
 /* End of the piece that begins at `start`: a match, or what lies before the next one.

@@ -17,7 +17,8 @@ struct col_classes {
     const uint32_t *range; /* [count], first code point << 8 | class, ascending from code point 0 */
     uint32_t count;        /* at least 1 */
     uint32_t used;         /* classes are below it */
-    uint32_t first_space;  /* from here on they are white space */
+    uint32_t first_word;   /* from here on they are parts of words, */
+    uint32_t first_space;  /* and from here on white space */
     uint8_t ascii[128];
 };
 
@@ -29,11 +30,16 @@ uint32_t col_class_of(const struct col_classes *classes, uint32_t code_point);
 
 bool col_is_space(const struct col_classes *classes, uint32_t code_point);
 
+bool col_is_word(const struct col_classes *classes, uint32_t code_point);
+
 /* The splits, in the order in which they cut. */
 struct col_splits {
     const uint16_t *moves[COL_MAX_SPLITS]; /* each [states][classes used + 1] */
     uint32_t count;
 };
+
+/* Length of the match of `moves` at the text's beginning, 0 when there is none. `bytes` is at least 1. */
+size_t col_match(const struct col_classes *classes, const uint16_t *moves, const uint8_t *text, size_t bytes);
 
 /* A text that is being cut. end[i] is where the piece of split i ends that contains the current place. */
 struct col_pieces {

@@ -9,6 +9,7 @@
 #include "utf8.h"
 
 #define BAD COLIBRI_E_IMAGE_TOKENIZER
+#define USER_FLAGS (COL_USER_TRIM | COL_USER_BEGINS | COL_USER_AFTER_TAKER | COL_USER_BEFORE_TAKER)
 
 static uint64_t round_up_8(uint64_t bytes)
 {
@@ -38,8 +39,8 @@ static colibri_status check_segment(const struct col_segment *segment, uint64_t 
         *cursor += segment->bytes;
         return COLIBRI_OK;
     case COL_SEGMENT_USER:
-        if ((segment->value & ~(COL_USER_TRIM | COL_USER_BEGINS)) != 0) {
-            return col_fail(BAD, detail, "template.value", segment->value, COL_USER_TRIM | COL_USER_BEGINS);
+        if ((segment->value & ~USER_FLAGS) != 0) {
+            return col_fail(BAD, detail, "template.value", segment->value, USER_FLAGS);
         }
         break;
     default:
@@ -127,24 +128,26 @@ uint64_t col_template_scratch_bytes(const struct col_template_view *view, const 
     return round_up_8(col_tokenizer_scratch_bytes(tokenizer, longest)) + joined;
 }
 
-/* White space at both ends, as Python's str.strip() sees it: the class of spaces and the four separators U+001C to
- * U+001F. Chat templates that trim do so with that. */
-static void trim(const struct col_classes *classes, const char **text, size_t *bytes)
+/* Leaves out white space: at both ends, as Python's str.strip() sees it, which chat templates trim with (COL_USER_TRIM: the
+ * class of spaces and the four separators U+001C to U+001F); of that class alone where a token takes it. */
+static void trim(const struct col_classes *classes, uint32_t how, const uint8_t **text, size_t *bytes)
 {
-    const uint8_t *at = (const uint8_t *)*text;
     size_t begin = *bytes;
     size_t end = *bytes;
     for (size_t i = 0; i < *bytes;) {
         uint32_t length;
-        uint32_t point = col_utf8_decode(at + i, *bytes - i, &length);
-        if (!col_is_space(classes, point) && (point < 0x1c || point > 0x1f)) {
+        uint32_t point = col_utf8_decode(*text + i, *bytes - i, &length);
+        bool separator = how == COL_USER_TRIM && point >= 0x1c && point <= 0x1f;
+        if (!separator && !col_is_space(classes, point)) {
             begin = i < begin ? i : begin;
             end = i + length;
         }
         i += length;
     }
+    begin = (how & (COL_USER_TRIM | COL_USER_AFTER_TAKER)) != 0 ? begin : 0;
+    end = (how & (COL_USER_TRIM | COL_USER_BEFORE_TAKER)) != 0 ? end : *bytes;
     *text += begin;
-    *bytes = end - begin;
+    *bytes = begin < end ? end - begin : 0;
 }
 
 static size_t append(uint8_t *to, size_t at, const uint8_t *from, size_t bytes)
@@ -182,15 +185,17 @@ colibri_status col_template_encode(const struct col_template_view *view, const s
     if (bytes > max_text_bytes || bytes > UINT32_MAX - view->beside_bytes) {
         return COLIBRI_E_TEXT_SIZE;
     }
-    if ((view->segments[view->user].value & COL_USER_TRIM) != 0) {
-        trim(&tokenizer->classes, &text, &bytes);
+    const uint32_t how = view->segments[view->user].value;
+    const uint8_t *said = (const uint8_t *)text;
+    if ((how & COL_USER_TRIM) != 0) {
+        trim(&tokenizer->classes, COL_USER_TRIM, &said, &bytes);
     }
     uint32_t longest = longest_piece(view, max_text_bytes);
     uint8_t *joined = (uint8_t *)scratch + round_up_8(col_tokenizer_scratch_bytes(tokenizer, longest));
     struct output out = {.ids = ids, .capacity = capacity};
     for (uint32_t i = 0; i < view->segment_count; i++) {
         const struct col_segment *segment = &view->segments[i];
-        const uint8_t *piece = (const uint8_t *)text;
+        const uint8_t *piece = said;
         size_t piece_bytes = bytes;
         if (segment->kind == COL_SEGMENT_TOKEN) {
             if (out.count < out.capacity) {
@@ -211,11 +216,14 @@ colibri_status col_template_encode(const struct col_template_view *view, const s
             if (is_text(view, i - 1)) {
                 piece_bytes = append(joined, 0, view->section + segment[-1].value, segment[-1].bytes);
             }
-            piece_bytes = append(joined, piece_bytes, (const uint8_t *)text, bytes);
+            piece_bytes = append(joined, piece_bytes, said, bytes);
             if (is_text(view, i + 1)) {
                 piece_bytes = append(joined, piece_bytes, view->section + segment[1].value, segment[1].bytes);
                 i++; /* done with it */
             }
+        }
+        if (segment->kind == COL_SEGMENT_USER) {
+            trim(&tokenizer->classes, how & (COL_USER_AFTER_TAKER | COL_USER_BEFORE_TAKER), &piece, &piece_bytes);
         }
         bool begins = out.count == 0 || (segment->kind == COL_SEGMENT_USER && (segment->value & COL_USER_BEGINS) != 0);
         colibri_status status = encode_text(tokenizer, scratch, longest, piece, piece_bytes, begins, &out);

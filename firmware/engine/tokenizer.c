@@ -5,10 +5,12 @@
 #include "tokenizer.h"
 
 #include "detail.h"
+#include "rewrite.h"
 #include "vocabulary.h"
 
 #define BAD COLIBRI_E_IMAGE_TOKENIZER
 #define TABLE_ALIGN 8u
+#define TOKEN_FLAGS (COL_TOKEN_SPECIAL | COL_TOKEN_TAKES_BEFORE | COL_TOKEN_TAKES_AFTER | COL_TOKEN_WORD)
 #define MAX_SCORE 1e30 /* sums stay finite */
 
 static const uint32_t *words(const uint8_t *section, uint32_t offset)
@@ -16,9 +18,41 @@ static const uint32_t *words(const uint8_t *section, uint32_t offset)
     return (const uint32_t *)(const void *)(section + offset);
 }
 
+/* Fields of the head are named by their place in it, in words. */
+#define WORD(field) (uint8_t)(offsetof(struct col_tokenizer, field) / sizeof(uint32_t))
+
+/* What a field of the head may be, by kind. */
+static const struct limit {
+    char name[28];
+    uint8_t field;
+    uint8_t below; /* another field that it must not exceed, or this one */
+    struct {
+        uint32_t least;
+        uint32_t most;
+    } kind[COL_TOKENIZER_UNIGRAM];
+} limits[] = {
+    {"tokenizer.prefix", WORD(prefix), WORD(prefix), {{0, 0}, {0, COL_PREFIX_FIRST}, {0, COL_PREFIX_FIRST}}},
+    {"tokenizer.strip", WORD(strip), WORD(strip), {{0, 0}, {0, COL_STRIP_TOKEN}, {0, COL_STRIP_TOKEN}}},
+    {"tokenizer.vocab", WORD(vocab), WORD(vocab), {{1, UINT32_MAX}, {1, UINT32_MAX}, {1, UINT32_MAX}}},
+    {"tokenizer.byte_count", WORD(byte_count), WORD(byte_count), {{256, 256}, {0, 256}, {0, 256}}},
+    {"tokenizer.merge_slots", WORD(merge_slots), WORD(merge_slots), {{1, UINT32_MAX}, {1, UINT32_MAX}, {0, 0}}},
+    {"tokenizer.merge_count", WORD(merge_count), WORD(merge_slots), {{0, UINT32_MAX}, {0, UINT32_MAX}, {0, 0}}},
+    {"tokenizer.score_count", WORD(score_count), WORD(vocab), {{0, 0}, {0, 0}, {1, UINT32_MAX}}},
+    {"tokenizer.class_count", WORD(class_count), WORD(class_count), {{1, UINT32_MAX}, {1, UINT32_MAX}, {1, UINT32_MAX}}},
+    {"tokenizer.classes_used", WORD(classes_used), WORD(classes_used), {{1, 255}, {1, 255}, {1, 255}}},
+    {"tokenizer.first_space", WORD(first_space), WORD(classes_used), {{0, 255}, {0, 255}, {0, 255}}},
+    {"tokenizer.first_word", WORD(first_word), WORD(first_space), {{0, 255}, {0, 255}, {0, 255}}},
+    {"tokenizer.split_count", WORD(split_count), WORD(split_count),
+     {{0, COL_MAX_SPLITS}, {0, COL_MAX_SPLITS}, {0, COL_MAX_SPLITS}}},
+    {"tokenizer.reserved", WORD(reserved[0]), WORD(reserved[0]), {{0, 0}, {0, 0}, {0, 0}}},
+    {"tokenizer.reserved", WORD(reserved[1]), WORD(reserved[1]), {{0, 0}, {0, 0}, {0, 0}}},
+};
+_Static_assert(sizeof(((struct col_tokenizer *)0)->reserved) == 2 * sizeof(uint32_t), "all of them are in `limits`");
+
 /* Fields of the head that say what is done; the limits of its counts. */
 static colibri_status check_head(const struct col_tokenizer *head, uint32_t model_vocab, struct colibri_detail *detail)
 {
+    const uint32_t *field = (const uint32_t *)(const void *)head;
     const bool bytes = head->kind == COL_TOKENIZER_BYTE_BPE;
     const bool unigram = head->kind == COL_TOKENIZER_UNIGRAM;
     const uint32_t flags = bytes ? COL_TOKENIZER_WHOLE
@@ -26,33 +60,26 @@ static colibri_status check_head(const struct col_tokenizer *head, uint32_t mode
     if (head->kind < COL_TOKENIZER_BYTE_BPE || head->kind > COL_TOKENIZER_UNIGRAM) {
         return col_fail(COLIBRI_E_IMAGE_UNSUPPORTED, detail, "tokenizer.kind", head->kind, COL_TOKENIZER_UNIGRAM);
     }
-    const struct {
-        const char *name;
-        uint32_t got;
-        uint32_t least;
-        uint32_t most;
-    } field[] = {
-        {"tokenizer.flags", head->flags & ~flags, 0, 0},
-        {"tokenizer.prefix", head->prefix, 0, bytes ? 0 : COL_PREFIX_START},
-        {"tokenizer.strip", head->strip, 0, bytes ? 0 : COL_STRIP_TOKEN},
-        {"tokenizer.vocab", head->vocab, 1, model_vocab},
-        {"tokenizer.byte_count", head->byte_count, bytes ? 256 : 0, 256},
-        {"tokenizer.merge_slots", head->merge_slots, unigram ? 0 : 1, unigram ? 0 : UINT32_MAX},
-        {"tokenizer.merge_count", head->merge_count, 0, unigram ? 0 : head->merge_slots - 1},
-        {"tokenizer.score_count", head->score_count, unigram ? head->vocab : 0, unigram ? head->vocab : 0},
-        {"tokenizer.class_count", head->class_count, 1, UINT32_MAX},
-        {"tokenizer.classes_used", head->classes_used, 1, 255},
-        {"tokenizer.first_space", head->first_space, 0, head->classes_used},
-        {"tokenizer.split_count", head->split_count, 0, COL_MAX_SPLITS},
-        {"tokenizer.order_count", head->order_count, head->decomposition_count == 0 ? 0 : 1,
-         head->decomposition_count == 0 ? 0 : UINT32_MAX},
-        {"tokenizer.composition_count", head->composition_count, 0,
-         head->decomposition_count == 0 ? 0 : UINT32_MAX},
-    };
-    for (uint32_t i = 0; i < sizeof field / sizeof field[0]; i++) {
-        if (field[i].got < field[i].least || field[i].got > field[i].most) {
-            return col_fail(BAD, detail, field[i].name, field[i].got, field[i].most);
+    if ((head->flags & ~flags) != 0) {
+        return col_fail(BAD, detail, "tokenizer.flags", head->flags, flags);
+    }
+    for (uint32_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+        const struct limit *limit = &limits[i];
+        const uint32_t got = field[limit->field];
+        if (got < limit->kind[head->kind - 1].least || got > limit->kind[head->kind - 1].most ||
+            got > field[limit->below]) {
+            return col_fail(BAD, detail, limit->name, got, field[limit->below]);
         }
+    }
+    /* Sizes that are one of two, and what goes together. */
+    if (head->vocab > model_vocab) {
+        return col_fail(BAD, detail, "tokenizer.vocab", head->vocab, model_vocab);
+    }
+    if (unigram && head->score_count != head->vocab) {
+        return col_fail(BAD, detail, "tokenizer.score_count", head->score_count, head->vocab);
+    }
+    if (!unigram && head->merge_count == head->merge_slots) {
+        return col_fail(BAD, detail, "tokenizer.merge_count", head->merge_count, head->merge_slots);
     }
     if ((head->merge_slots & (head->merge_slots - 1)) != 0) {
         return col_fail(BAD, detail, "tokenizer.merge_slots", head->merge_slots, 1);
@@ -60,19 +87,16 @@ static colibri_status check_head(const struct col_tokenizer *head, uint32_t mode
     if (head->byte_count != 0 && head->byte_count != 256) {
         return col_fail(BAD, detail, "tokenizer.byte_count", head->byte_count, 256);
     }
+    if (head->decomposition_count != 0 ? head->order_count == 0 : (head->order_count | head->composition_count) != 0) {
+        return col_fail(BAD, detail, "tokenizer.order_count", head->order_count, head->decomposition_count);
+    }
     if (head->unknown >= head->vocab ? head->unknown != COL_NO_TOKEN || unigram : bytes) {
         return col_fail(BAD, detail, "tokenizer.unknown", head->unknown, head->vocab);
-    }
-    for (uint32_t i = 0; i < sizeof head->reserved / sizeof head->reserved[0]; i++) {
-        if (head->reserved[i] != 0) {
-            return col_fail(BAD, detail, "tokenizer.reserved", head->reserved[i], 0);
-        }
     }
     return COLIBRI_OK;
 }
 
-/* The tables in their order. Fields of the head are named by their place in it, in words. */
-#define WORD(field) (uint8_t)(offsetof(struct col_tokenizer, field) / sizeof(uint32_t))
+/* The tables in their order. */
 static const struct table {
     char name[26];
     uint8_t offset;
@@ -96,6 +120,8 @@ static const struct table {
     {"tokenizer.compositions", WORD(compositions), WORD(composition_count), 0, sizeof(struct col_composition)},
     {"tokenizer.orders", WORD(orders), WORD(order_count), 0, sizeof(uint32_t)},
     {"tokenizer.points", WORD(points), WORD(point_count), 0, sizeof(uint32_t)},
+    {"tokenizer.rules", WORD(rules), WORD(rule_count), 0, sizeof(uint32_t)},
+    {"tokenizer.rule_text", WORD(rule_text), WORD(rule_bytes), 0, sizeof(uint8_t)},
 };
 
 /* Each table lies at the first multiple of TABLE_ALIGN after the one before, zeros between them. That makes every
@@ -139,8 +165,8 @@ static colibri_status check_tokens(const struct col_tokenizer_view *view, uint32
         if (view->token_offsets[id + 1] < view->token_offsets[id] || view->token_offsets[id + 1] > text_bytes) {
             return col_fail(BAD, detail, "tokenizer.token_offsets", view->token_offsets[id + 1], text_bytes);
         }
-        if ((view->token_flags[id] & ~COL_TOKEN_SPECIAL) != 0) {
-            return col_fail(BAD, detail, "tokenizer.token_flags", view->token_flags[id], COL_TOKEN_SPECIAL);
+        if ((view->token_flags[id] & ~TOKEN_FLAGS) != 0) {
+            return col_fail(BAD, detail, "tokenizer.token_flags", view->token_flags[id], TOKEN_FLAGS);
         }
         uint32_t length = text_length(view, id);
         longest = length > longest ? length : longest;
@@ -319,7 +345,10 @@ static void fill_view(struct col_tokenizer_view *view, const uint8_t *section, c
         .classes = {.range = words(section, head->classes),
                     .count = head->class_count,
                     .used = head->classes_used,
+                    .first_word = head->first_word,
                     .first_space = head->first_space},
+        .rules = words(section, head->rules),
+        .rule_text = section + head->rule_text,
         .normalizer = {.decompositions = (const struct col_decomposition *)words(section, head->decompositions),
                        .compositions = (const struct col_composition *)words(section, head->compositions),
                        .orders = words(section, head->orders),
@@ -338,6 +367,12 @@ static colibri_status check_tables(struct col_tokenizer_view *view, const uint8_
     colibri_status status = check_classes(&view->classes, detail);
     if (status == COLIBRI_OK) {
         status = check_splits(head, words(section, head->splits), moves, &view->splits, detail);
+    }
+    if (status == COLIBRI_OK && (head->rewrite & COL_REWRITE_CLUSTERS) != 0 && head->split_count != 0) {
+        view->clusters = view->splits.moves[--view->splits.count];
+    }
+    if (status == COLIBRI_OK) {
+        status = col_rewrite_check(view, detail);
     }
     if (status == COLIBRI_OK) {
         status = col_normalizer_check(&view->normalizer, head->point_count, detail);

@@ -32,6 +32,9 @@ struct col_tokenizer_view {
     uint32_t max_token_bytes;       /* longest text of any token */
     struct col_classes classes;
     struct col_splits splits;
+    const uint16_t *clusters;       /* moves whose matches are grapheme clusters; for rewrite.h, as the next two */
+    const uint32_t *rules;          /* [head->rule_count] */
+    const uint8_t *rule_text;       /* [head->rule_bytes] */
     struct col_normalizer normalizer;
 };
 

@@ -66,6 +66,20 @@ uint32_t col_utf8_decode(const uint8_t *text, size_t bytes, uint32_t *length)
     return point;
 }
 
+uint32_t col_utf8_last(const uint8_t *text, size_t bytes, uint32_t *length)
+{
+    uint32_t back = 1;
+    while (back < 4 && back < bytes && (text[bytes - back] & 0xc0u) == 0x80) {
+        back++;
+    }
+    uint32_t point = col_utf8_decode(text + (bytes - back), back, length);
+    if (*length == back) {
+        return point;
+    }
+    *length = 1; /* of what is no whole character, the last byte */
+    return COL_UTF8_INVALID;
+}
+
 uint32_t col_utf8_encode(uint32_t code_point, uint8_t out[4])
 {
     if (code_point < 0x80) {

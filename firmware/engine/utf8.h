@@ -15,6 +15,9 @@
  * invalid byte counts as one character. */
 uint32_t col_utf8_decode(const uint8_t *text, size_t bytes, uint32_t *length);
 
+/* The same for the last code point of text[0..bytes), `bytes` >= 1. */
+uint32_t col_utf8_last(const uint8_t *text, size_t bytes, uint32_t *length);
+
 /* Writes a code point that is no surrogate and at most U+10FFFF; returns the number of bytes, at most 4. */
 uint32_t col_utf8_encode(uint32_t code_point, uint8_t out[4]);
 

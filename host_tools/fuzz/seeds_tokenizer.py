@@ -6,6 +6,7 @@ python host_tools/fuzz/seeds_tokenizer.py build/fuzz/seeds-tokenizer
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 import sys
@@ -20,6 +21,7 @@ HUMMINGBIRD = Path(__file__).resolve().parents[2] / "models" / "hummingbird"
 TEXTS = (
     "set pump 3 to 40 percent",
     "it's  \n\n 12 \u0663\u0664 \u4e2d\u6587 \U0001f469\u200d\U0001f52c \u3000x <|user|> ",
+    " <c>  a <c a\u0301 ab-ab <c>\n ",
     "",
 )
 TRIMMING = "{{ '<a>System: be brief.\n' + messages[0]['content'] | trim + '<b>ok' }}"
@@ -31,9 +33,9 @@ def small(directory: Path) -> CompiledTokenizer:
     for left, right in merges:
         vocab.setdefault(left + right, len(vocab))
     added = [{"id": len(vocab) + i, "content": name, "special": True} for i, name in enumerate(("<a>", "<b>"))]
-    for name, normalized in (("<c>", False), ("<c", False), ("  ", True)):
+    for name, normalized, flag in (("<c>", False, "lstrip"), ("<c", False, "rstrip"), ("a b", True, "single_word")):
         token = len(vocab) + len(added)
-        added.append({"id": token, "content": name, "special": False, "normalized": normalized})
+        added.append({"id": token, "content": name, "special": False, "normalized": normalized, flag: True})
     splits = [
         {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"}
         for pattern in (r"\p{N}{1,3}", r"[^\r\n\p{L}\p{N}]?\p{L}+|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -75,6 +77,23 @@ def sentencepiece(kind: str) -> dict[str, Any]:
     return {"added_tokens": special, "pre_tokenizer": step, "decoder": step, "model": model}
 
 
+def with_rules() -> dict[str, Any]:
+    """With rules of normalisation for clusters, and tokens that are found behind them."""
+    trie = [0] * 768  # a double array in which "a" stands for "b ": see firmware/engine/image.h
+    trie[0] = 256 << 10
+    trie[256 ^ ord("a")] = (256 ^ ord("a") ^ 512) << 10 | 0x100 | ord("a")
+    trie[512] = 0x80000000
+    blob = struct.pack(f"<{len(trie) + 1}I", 4 * len(trie), *trie) + b"b \0"
+    config = sentencepiece("Unigram")
+    normalizer = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(blob).decode("ascii")}
+    strip = {"type": "Strip", "strip_left": False, "strip_right": True}
+    added = {"id": 264, "content": "<c>", "special": False, "normalized": False, "lstrip": True, "rstrip": True}
+    return config | {
+        "normalizer": {"type": "Sequence", "normalizers": [normalizer, strip]},
+        "added_tokens": [*config["added_tokens"], added],
+    }
+
+
 def main(out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     demo = compile_tokenizer(HUMMINGBIRD / "tokenizer.json", 1024)
@@ -84,6 +103,7 @@ def main(out: Path) -> None:
     every = {
         "hummingbird": (demo, chat),
         "small": (tiny, TRIMMING),
+        "rules": (compile_config("rules", with_rules(), 300), TRIMMING),
         **{kind: (compile_config(kind, sentencepiece(kind), 300), TRIMMING) for kind in ("BPE", "Unigram")},
     }
     for name, (tokenizer, template) in every.items():

@@ -10,7 +10,7 @@ from typing import Any
 
 import jinja2.sandbox
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from colibri_sdk.convert.template import compile_template, render_chat
@@ -191,6 +191,44 @@ def test_literal_and_content_do_not_join_to_a_special_token(native: Native, refe
     for text in ("user", " user\n"):
         assert render_chat(chat, user(text), reference.compiled.special) == [Segment(text="<|user|>")]
         assert engine.text(engine.encode_template(text)) == b"<|user|>"
+
+
+TAKING = {"<|user|>": {"rstrip": True}, "<|assistant|>": {"lstrip": True, "rstrip": True}, "<|eos|>": {"lstrip": True}}
+
+
+@pytest.fixture(scope="module")
+def taking(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """The demo's tokenizer with special tokens that take the white space beside them, as those of Phi-3 do."""
+    config = json.loads((HUMMINGBIRD / "tokenizer.json").read_text("utf-8"))
+    for entry in config["added_tokens"]:
+        entry |= TAKING.get(entry["content"], {})
+    path = tmp_path_factory.mktemp("taking") / "tokenizer.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    return Reference(path)
+
+
+@pytest.fixture(scope="module")
+def taking_engine(native: Native, taking: Reference, chat: str) -> EngineTokenizer:
+    template = compile_template(chat, taking.compiled, "<|bos|>", "<|eos|>")
+    engine = EngineTokenizer(native, taking.compiled.section, taking.vocab, template)
+    assert engine.status == 0, engine.where
+    return engine
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=harmless)
+@example(text="")
+@example(text=" \n\x1c \u2003")
+@example(text=" a b ")
+def test_special_tokens_that_take_white_space(
+    taking_engine: EngineTokenizer, taking: Reference, chat: str, text: str
+) -> None:
+    messages = user(text)
+    expected = taking.rendered_ids(rendered(chat, messages))
+    assert taking_engine.encode_template(text) == expected
+    variables = {"bos_token": "<|bos|>", "eos_token": "<|eos|>"}
+    segments = render_chat(chat, messages, taking.compiled.special, variables, taking=taking.compiled.taking)
+    assert segment_ids(taking_engine, segments) == expected
 
 
 def test_template_without_chat_begins_as_the_tokenizer_says(

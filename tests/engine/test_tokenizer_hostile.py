@@ -18,6 +18,7 @@ from colibri_sdk.image.layout import MERGE, SEGMENT, TEMPLATE, TOKENIZER
 from native import ENGINE, FLAGS, ROOT, UBSAN
 from tokenizer_native import SOURCES, scramble
 from tokenizer_pipelines import sentencepiece_config, with_every_table
+from tokenizer_sentencepiece import precompiled, small_charsmap
 
 TEXT = "aab 01  \n\tit's \u4e2d\u6587 \U0001f469\u200d\U0001f52c \u0663 <end>".encode() + b"\xff\xe2\x82"
 CHAT = "{{ 'be brief: ' + messages[0]['content'] | trim + '\n<end>go' }}"
@@ -38,7 +39,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> CompiledTokenizer:
     return compile_tokenizer(scramble(tmp_path_factory.mktemp("json") / "scrambled.json", 1), 4096)
 
 
-KINDS = ("scrambled", "every table", "BPE", "Unigram")
+KINDS = ("scrambled", "every table", "BPE", "Unigram", "rules")
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -47,6 +48,8 @@ def any_kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     if request.param in ("BPE", "Unigram"):
         return compile_config(request.param, sentencepiece_config(request.param), 4096)
     directory = tmp_path_factory.mktemp("json")
+    if request.param == "rules":
+        return compile_config("rules", sentencepiece_config("Unigram") | precompiled(small_charsmap(directory)), 4096)
     path = scramble(directory / "scrambled.json", 1)
     if request.param == "every table":
         path = with_every_table(path, directory / "every.json")
@@ -90,7 +93,7 @@ def test_sound_sections_are_accepted(
 
 
 # Fields of which another value makes another sound section, which only answers differently.
-FREE = {"flags", "prefix", "strip", "unknown", "first_space", "classes_used"}
+FREE = {"flags", "prefix", "strip", "unknown", "first_space", "first_word", "classes_used", "rewrite"}
 
 
 def test_each_head_field(program: Path, tmp_path: Path, any_kind: CompiledTokenizer, any_template: bytes) -> None:
@@ -167,11 +170,38 @@ def test_lies_in_newer_tables(program: Path, tmp_path: Path, any_kind: CompiledT
         doubles = (float("nan"), float("inf"), -float("inf"), 1e31)
         table = at["scores"] + 8 * 270
         lies["scores"] = [section[:table] + struct.pack("<d", value) + section[table + 8 :] for value in doubles]
+    if at["rule_count"]:
+        last = at["rule_text"] + at["rule_bytes"] - 1
+        lies["rule_text"] = [section[:last] + b"x" + section[last + 1 :]]
     expected = [f"tokenizer.{name}" for name, sections in lies.items() for _ in sections]
     lines = run(program, tmp_path, [(one, any_template, TEXT) for sections in lies.values() for one in sections])
     got = [line.split(" ")[2] for line in lines]
     # The number of moves follows from the states.
     assert [name.replace("move_count", "splits") for name in got] == expected
+
+
+def test_tries_that_lead_anywhere(program: Path, tmp_path: Path, any_kind: CompiledTokenizer) -> None:
+    """A trie is not checked beforehand: whatever its units are, a walk stays in it and ends."""
+    section = any_kind.section
+    head = np.frombuffer(section[: TOKENIZER.itemsize], TOKENIZER)[0]
+    if not head["rule_count"]:
+        pytest.skip("has no rules")
+    start, end = int(head["rules"]), int(head["rules"]) + 4 * int(head["rule_count"])
+    source = random.Random(3)
+    template = compile_template(CHAT, any_kind)
+    cases = []
+    for _ in range(100):
+        units = [word(section, at) for at in range(start, end, 4)]
+        for _ in range(source.randint(1, 40)):
+            at = source.choice([0, source.randrange(len(units))])
+            units[at] = source.choice(
+                [source.getrandbits(32), source.getrandbits(20), units[at] ^ 1 << source.randrange(32)]
+            )
+        text = "".join(source.choices("e\u0301\u00e9\u00a0\ufb01\u4e2d\u6587a \x01", k=40)).encode() + source.randbytes(
+            4
+        )
+        cases.append((section[:start] + struct.pack(f"<{len(units)}I", *units) + section[end:], template, text))
+    assert len(run(program, tmp_path, cases)) == len(cases)
 
 
 def test_lies_in_the_tables(program: Path, tmp_path: Path, tokenizer: CompiledTokenizer, template: bytes) -> None:
@@ -194,7 +224,7 @@ def test_lies_in_the_tables(program: Path, tmp_path: Path, tokenizer: CompiledTo
             put(section, at["token_offsets"] + 4 * index, value)
             for index, value in ((0, 1), (5, 0), (5, 0xFFFFFFFF), (9, at["text_bytes"] + 1), (at["vocab"], 2**31))
         ],
-        "tokenizer.token_flags": [put(section, at["token_flags"] + 8, 0x02000000)],
+        "tokenizer.token_flags": [put(section, at["token_flags"] + 8, 0x10000000)],
         "tokenizer.merges.rank": [put(section, merge + 8, value) for value in (at["merge_count"], 0xFFFFFFFE)],
         "tokenizer.merges.left": [
             put(section, merge + offset, value) for offset in (0, 4) for value in (at["vocab"], 0xFFFFFFFF, special)
@@ -229,10 +259,10 @@ def test_lies_in_the_template(program: Path, tmp_path: Path, tokenizer: Compiled
             accepted.append((offset, value))
         else:
             assert status == "-13" and where.startswith("template"), line
-    # What is left is another sound template: another token, no trimming, another beginning.
+    # What is left is another sound template: another token, no trimming, another beginning, tokens that take.
     rows = [divmod(offset - TEMPLATE.itemsize, SEGMENT.itemsize) for offset, _ in accepted]
     assert set(rows) == {(1, 4), (3, 4)}
-    assert all(value < (4 if row == 1 else 4096) for (row, _), (_, value) in zip(rows, accepted, strict=True))
+    assert all(value < (16 if row == 1 else 4096) for (row, _), (_, value) in zip(rows, accepted, strict=True))
 
 
 @pytest.mark.parametrize("seed", range(2))

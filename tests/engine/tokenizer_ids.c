@@ -74,7 +74,8 @@ static void encode(const struct col_tokenizer_view *tokenizer, const struct col_
 {
     size_t needed;
     /* A normal form may be longer; see NFKC of U+FDFA. */
-    uint32_t limit = tokenizer->head->decomposition_count == 0 ? text_bytes : 12 * text_bytes;
+    uint32_t limit = tokenizer->head->decomposition_count == 0 && tokenizer->head->rewrite == 0 ? text_bytes
+                                                                                                : 12 * text_bytes;
     void *scratch = block(col_template_scratch_bytes(template, tokenizer, limit));
     colibri_status status = col_template_encode(template, tokenizer, scratch, limit, (const char *)text, text_bytes,
                                                 NULL, 0, &needed);

@@ -13,6 +13,7 @@ import pytest
 from gguf import TokenType
 from hypothesis import given
 from hypothesis import strategies as st
+from sentencepiece import sentencepiece_model_pb2
 from tokenizers import Tokenizer
 
 import gguf_files
@@ -20,9 +21,11 @@ from colibri_sdk.convert.gguf.header import read_header
 from colibri_sdk.convert.gguf.metadata import Metadata
 from colibri_sdk.convert.gguf.splits import PRE_TOKENIZERS, Split
 from colibri_sdk.convert.gguf.tokenizer import byte_level_document, chat_facts, compile_from, sentencepiece_document
+from colibri_sdk.convert.sentencepiece_model import compile_model
 from colibri_sdk.convert.tokenizer import byte_alphabet
 from colibri_sdk.errors import CheckpointError
 from gguf_bytes import ARRAY, STRING, File, text, value
+from tokenizer_sentencepiece import sentencepiece_model
 
 SPACE = "\u2581"
 
@@ -151,6 +154,76 @@ def test_without_a_space_before(tmp_path: Path) -> None:
     assert Tokenizer.from_str(json.dumps(sentencepiece_document(meta))).encode("a a").tokens == ["a", SPACE, "a"]
 
 
+# ------------------------------------------------------------------------------------------------------- unigram
+
+
+def unigram_keys(model: Path) -> dict[str, tuple[int, Any]]:
+    """What llama.cpp's converter takes out of a tokenizer.model."""
+    proto = sentencepiece_model_pb2.ModelProto()
+    proto.ParseFromString(model.read_bytes())
+    rules = proto.normalizer_spec
+    return {
+        "model": (STRING, b"t5"),
+        "tokens": words(*(piece.piece for piece in proto.pieces)),
+        "scores": (ARRAY, (6, [piece.score for piece in proto.pieces])),
+        "token_type": (ARRAY, (5, [piece.type for piece in proto.pieces])),
+        "precompiled_charsmap": (ARRAY, (0, list(rules.precompiled_charsmap))),
+        "add_space_prefix": (7, int(rules.add_dummy_prefix)),
+        "remove_extra_whitespaces": (7, int(rules.remove_extra_whitespaces)),
+        "bos_token_id": (4, proto.trainer_spec.bos_id),
+        "add_bos_token": (7, 1),
+    }
+
+
+@pytest.fixture(scope="module")
+def unigram(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("unigram") / "tokenizer.model"
+    sentencepiece_model(
+        path,
+        "unigram",
+        normalization_rule_name="nmt_nfkc",
+        remove_extra_whitespaces=True,
+        user_defined_symbols=["<think>"],
+    )
+    return path
+
+
+def test_a_unigram_model_is_that_of_its_own_file(tmp_path: Path, unigram: Path) -> None:
+    keys = unigram_keys(unigram)
+    count = len(keys["tokens"][1][1])
+    compiled = compile_from(metadata(tmp_path, **keys), count)
+    assert compiled == compile_model(unigram, count)
+    del keys["precompiled_charsmap"]
+    plain = compile_from(metadata(tmp_path, **keys, add_eos_token=(7, 0)), count)
+    assert plain is not None and compiled is not None
+    assert len(plain.section) < len(compiled.section) - 100_000
+
+
+@pytest.mark.parametrize(
+    "entries, message",
+    [
+        ({"precompiled_charsmap": (ARRAY, (0, [1, 2, 3]))}, "charsmap has 3 bytes"),
+        ({"precompiled_charsmap": (ARRAY, (4, [1, 2, 3]))}, "charsmap that is no list of bytes"),
+        ({"precompiled_charsmap": (STRING, b"abc")}, "charsmap that is no list of bytes"),
+        ({"scores": (ARRAY, (6, [0.0]))}, "no tokenizer.ggml.scores for each"),
+        ({"token_type": (ARRAY, (5, [1]))}, "no tokenizer.ggml.token_type for each"),
+        ({"add_eos_token": (7, 1)}, "eos token, which is not"),
+        ({"bos_token_id": (4, 1 << 20)}, "bos_token_id = 1048576"),
+        ({"tokens": (ARRAY, (4, [1]))}, "a list of texts"),
+    ],
+)
+def test_unigram_models_that_lie(tmp_path: Path, unigram: Path, entries: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        compile_from(metadata(tmp_path, **(unigram_keys(unigram) | entries)), 4096)
+
+
+def test_a_token_of_no_type(tmp_path: Path, unigram: Path) -> None:
+    keys = unigram_keys(unigram)
+    kinds = [9, *keys["token_type"][1][1][1:]]
+    with pytest.raises(CheckpointError, match="the type 9"):
+        compile_from(metadata(tmp_path, **(keys | {"token_type": (ARRAY, (5, kinds))})), 4096)
+
+
 # ------------------------------------------------------------------------------------------------------ refusals
 
 GPT2 = {"model": (STRING, b"gpt2"), "pre": (STRING, b"gpt-2")}
@@ -160,7 +233,7 @@ GPT2 = {"model": (STRING, b"gpt2"), "pre": (STRING, b"gpt-2")}
     "entries, message",
     [
         ({"model": (STRING, b"bert")}, "tokenizer of the kind 'bert'"),
-        ({"model": (STRING, b"t5")}, "tokenizer of the kind 't5'"),
+        ({"model": (STRING, b"t5")}, "no tokenizer.ggml.tokens"),
         ({"model": (4, 1)}, "tokenizer.ggml.model = 1; a text"),
         ({"model": (STRING, b"gpt2")}, "no tokenizer.ggml.merges"),  # and splits by the default
         ({"model": (STRING, b"gpt2"), "pre": (STRING, b"viking")}, "tokenizer.ggml.pre = 'viking'"),

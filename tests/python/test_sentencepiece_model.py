@@ -38,8 +38,9 @@ def changed(trained: bytes, path: Path, change: Callable[[Any], Any]) -> Path:
 @pytest.mark.parametrize(
     ("named", "change"),
     [
-        ("normalizer_spec.name", lambda m: setattr(m.normalizer_spec, "precompiled_charsmap", b"abcd")),
-        ("normalizer_spec.remove", lambda m: setattr(m.normalizer_spec, "remove_extra_whitespaces", True)),
+        ("normalizer_spec.precompiled_charsmap has 4 bytes",
+            lambda m: setattr(m.normalizer_spec, "precompiled_charsmap", b"abcd")),
+        ("denormalizer_spec", lambda m: setattr(m.denormalizer_spec, "precompiled_charsmap", b"abcd")),
         ("normalizer_spec.escape", lambda m: setattr(m.normalizer_spec, "escape_whitespaces", False)),
         ("normalizer_spec.escape", lambda m: setattr(m.trainer_spec, "treat_whitespace_as_suffix", True)),
         ("trainer_spec.model_type", lambda m: setattr(m.trainer_spec, "model_type", m.trainer_spec.WORD)),
@@ -53,8 +54,10 @@ def changed(trained: bytes, path: Path, change: Callable[[Any], Any]) -> Path:
         ("piece 300", lambda m: setattr(m.pieces[300], "score", float("nan"))),
         ("piece 300", lambda m: setattr(m.pieces[300], "type", 5)),
         ("piece 300", lambda m: setattr(m.pieces[300], "piece", "")),
-        ("user-defined piece", lambda m: m.pieces[300].MergeFromString(
-            b"\x0a\x04" + "\u2581Q".encode() + b"\x18\x04")),
+        ("user-defined piece", lambda m: m.pieces[300].MergeFromString(b"\x0a\x03a Q\x18\x04")),
+        ("user-defined piece", lambda m: (
+            m.pieces[300].MergeFromString(b"\x0a\x04" + "\u2581Q".encode() + b"\x18\x04"),
+            setattr(m.normalizer_spec, "remove_extra_whitespaces", True))),
     ],
 )  # fmt: skip
 def test_refused_by_name(trained: bytes, tmp_path: Path, named: str, change: Callable[[Any], Any]) -> None:
@@ -108,7 +111,8 @@ def test_a_checkpoint_with_a_model_file(repo_root: Path, tmp_path: Path, trained
         ("added token 'a'", {"900": {"content": "a"}}),
         ("added token 'zz'", {"7": {"content": "zz"}}),
         ("added token 'zz'", {"5000": {"content": "zz"}}),
-        ("added token 'zz'.lstrip", {"900": {"content": "zz", "lstrip": True}}),
+        ("added token 'zz'.lstrip", {"900": {"content": "zz", "lstrip": 1}}),
+        ("added token 'zz'.single_word", {"900": {"content": "zz", "single_word": True, "special": True}}),
     ],
 )
 def test_added_tokens_that_contradict(repo_root: Path, tmp_path: Path, trained: bytes, named: str, added: Any) -> None:

@@ -42,8 +42,13 @@ class Conversation:
             for role, content in zip(("user", "assistant"), turn, strict=True)
         ]
         messages.append({"role": "user", "content": text})
+        taking = {int(token): flags for token, flags in self.card.get("taking_tokens", {}).items()}
         return render_chat(
-            self.card["chat_template"], messages, self.card["special_tokens"], self.card.get("tokens", {})
+            self.card["chat_template"],
+            messages,
+            self.card["special_tokens"],
+            self.card.get("tokens", {}),
+            taking=taking,
         )
 
     def add(self, text: str, answer: str) -> None:

@@ -63,7 +63,12 @@ def tables() -> list[Table]:
     """All tables, in the order in which they are shown."""
     return [
         Table("architectures", "Architectures", ("class", "GGUF", "what it is"), tuple(_architectures())),
-        Table("inputs", "Numbers in checkpoints", ("file", "type", "packed as"), tuple(_inputs())),
+        Table(
+            "inputs",
+            "Numbers in checkpoints",
+            ("file", "type", "the same numbers in (any other format rounds)"),
+            tuple(_inputs()),
+        ),
         Table("weights", "Formats of weights", ("name", "bits per weight", "meaning"), tuple(_weights())),
         Table("kv", "Formats of the KV cache", ("name", "bits per number"), tuple(_kv())),
         Table("routers", "Routers", ("kind", "chosen by", "meaning"), tuple(_routers())),
@@ -120,9 +125,10 @@ def _architectures() -> Iterator[tuple[str, ...]]:
 def _inputs() -> Iterator[tuple[str, ...]]:
     for file, types in (("safetensors", Checkpoint.dtypes), ("GGUF", READABLE_TYPES)):
         for name in types:
-            formats = [fmt.name.lower() for fmt in BLOCK_TYPES.get(name, ())]
-            kept = f"{' or '.join(formats)} bit for bit, any other rounded" if formats else "any format"
-            yield file, name, kept
+            same = [f"`{fmt.name.lower()}`" for fmt in BLOCK_TYPES.get(name, ())]
+            if name == "MXFP4":
+                same = [f"{one} (scales of 2⁻²⁴ to 2¹⁵)" for one in same]  # what a binary16 holds
+            yield file, name, ", ".join([*same, *(["`f16`"] if name == "F16" else []), "`f32`"])
 
 
 def _weights() -> Iterator[tuple[str, ...]]:

@@ -55,10 +55,12 @@ def build_card(
     context: int,
     digests: Mapping[str, str],
     special_tokens: Mapping[str, int],
+    taking_tokens: Mapping[int, int],
     chat: ChatFacts,
 ) -> dict[str, Any]:
     """The card as JSON-ready data. Sizes are in bytes, `parameters` counts weights."""
     generation = checkpoint.generation
+    taking = {str(token): flags for token, flags in taking_tokens.items() if flags and token in special_tokens.values()}
     return {
         "card_version": CARD_VERSION,
         "packer": packer,
@@ -86,6 +88,7 @@ def build_card(
         "chat_template": chat.template,
         "tokens": dict(chat.tokens),
         "special_tokens": dict(special_tokens),
+        **({"taking_tokens": taking} if taking else {}),
         "eos_token_ids": list(description.eos),
         "generation": {key: generation[key] for key in _GENERATION_KEYS if key in generation},
     }

@@ -359,7 +359,7 @@ class _Job:
     def run(self) -> PackReport:
         what = self._description
         chat = self._checkpoint.chat
-        tokenizer, template, special = _compile_text(self._checkpoint, what.vocab)
+        tokenizer, template, special, taking = _compile_text(self._checkpoint, what.vocab)
         self._card = build_card(
             self._checkpoint,
             what,
@@ -371,6 +371,7 @@ class _Job:
             context=what.context_max,
             digests=hash_files(self._files, self._meter.advance),
             special_tokens=special,
+            taking_tokens=taking,
             chat=chat,
         )
         with ImageWriter(self._out, self._name) as writer:
@@ -496,11 +497,12 @@ class _Job:
         stream.skip(self._options.spare * int(self._layers["expert_bytes"].max()))
 
 
-def _compile_text(checkpoint: Weights, vocab: int) -> tuple[bytes, bytes, Mapping[str, int]]:
-    """The tokenizer and template sections and the special tokens; nothing for a checkpoint without a tokenizer."""
+def _compile_text(checkpoint: Weights, vocab: int) -> tuple[bytes, bytes, Mapping[str, int], Mapping[int, int]]:
+    """The tokenizer and template sections, the special tokens, and which of these take white space; nothing for a
+    checkpoint without a tokenizer."""
     tokenizer = checkpoint.tokenizer(vocab)
     if tokenizer is None:
-        return b"", b"", {}
+        return b"", b"", {}, {}
     chat = checkpoint.chat
     template = compile_template(chat.template, tokenizer, chat.token("bos_token"), chat.token("eos_token"))
-    return tokenizer.section, template, tokenizer.special
+    return tokenizer.section, template, tokenizer.special, tokenizer.taking

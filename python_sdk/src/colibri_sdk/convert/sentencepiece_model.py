@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles a SentencePiece model (tokenizer.model) into the tokenizer section of an image.
 
-It is read where a checkpoint brings no tokenizer.json. The ids are those of the sentencepiece library. Normalisation
-rules other than "identity" are refused by name.
+It is read where a checkpoint brings no tokenizer.json. The ids are those of the sentencepiece library. Its rules of
+normalisation go into the image as they are in the file.
 """
 
 from __future__ import annotations
@@ -13,17 +13,21 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2 as protocol
 
+from colibri_sdk.convert.charsmap import AS_IT_IS, NO_RULES, CharsmapError, Rules, read_rules
 from colibri_sdk.convert.split_table import compile_splits
-from colibri_sdk.convert.tokenizer import UNKNOWN_PENALTY, CompiledTokenizer
+from colibri_sdk.convert.tokenizer import UNKNOWN_PENALTY, CompiledTokenizer, taking
 from colibri_sdk.convert.tokenizer_pipeline import SPACE_MARK, Pipeline
 from colibri_sdk.convert.tokenizer_section import Merge, Tables, build_section
 from colibri_sdk.convert.tokenizer_source import Source
 from colibri_sdk.image.layout import (
+    TOKEN_WORD,
     TOKENIZER_FUSE,
     TOKENIZER_SINGLE,
+    Rewrite,
     SpacePrefix,
     SpaceStrip,
     TokenizerKind,
@@ -65,23 +69,34 @@ def compile_model(
     except DecodeError as error:
         raise source.refuse("is no SentencePiece model:", str(error), "Download the file again.") from error
     rules, trainer = proto.normalizer_spec, proto.trainer_spec
-    if rules.precompiled_charsmap or rules.normalization_rule_tsv:
-        raise source.unsupported("normalizer_spec.name", rules.name, '"identity"')
+    if proto.denormalizer_spec.precompiled_charsmap:
+        raise source.unsupported("denormalizer_spec", proto.denormalizer_spec.name, "none")
     if not rules.escape_whitespaces or trainer.treat_whitespace_as_suffix:
         raise source.unsupported(
             "normalizer_spec.escape_whitespaces", rules.escape_whitespaces, "spaces in front, escaped"
         )
-    if rules.remove_extra_whitespaces:
-        raise source.unsupported("normalizer_spec.remove_extra_whitespaces", True, "false")
     kinds = {trainer.BPE: TokenizerKind.CHAR_BPE, trainer.UNIGRAM: TokenizerKind.UNIGRAM}
     if trainer.model_type not in kinds:
         name = trainer.ModelType.Name(trainer.model_type)
         raise source.unsupported("trainer_spec.model_type", name, "BPE, UNIGRAM")
     pieces = [Piece(piece.piece, piece.score, PieceType(piece.type)) for piece in proto.pieces]
     first = trainer.bos_id if bos and 0 <= trainer.bos_id < len(pieces) else None
-    return compile_pieces(
-        source, pieces, kinds[trainer.model_type], vocab, added, space=rules.add_dummy_prefix, bos=first
-    )
+    spaces = Spaces(first=rules.add_dummy_prefix, trim=rules.remove_extra_whitespaces)
+    charsmap = charsmap_of(source, "normalizer_spec.precompiled_charsmap", rules.precompiled_charsmap)
+    return compile_pieces(source, pieces, kinds[trainer.model_type], vocab, added, spaces, charsmap, bos=first)
+
+
+def charsmap_of(source: Source, field: str, blob: bytes) -> Rules:
+    try:
+        return read_rules(blob)
+    except CharsmapError as error:
+        raise source.refuse(field, str(error), "Download the file again.") from error
+
+
+@dataclass(frozen=True)
+class Spaces:
+    first: bool  # texts get a space in front
+    trim: bool  # spaces at a text's ends go, and of several side by side one stays
 
 
 def compile_pieces(
@@ -90,15 +105,19 @@ def compile_pieces(
     kind: TokenizerKind,
     vocab: int,
     added: Sequence[Mapping[str, Any]] = (),
+    spaces: Spaces = Spaces(first=True, trim=False),
+    rules: Rules = NO_RULES,
     *,
-    space: bool,
     bos: int | None,
 ) -> CompiledTokenizer:
-    """The same of pieces that were read from some other file. `space`: texts get a space in front."""
+    """The same of pieces that were read from some other file."""
     ids: dict[str, int] = {}
     special: dict[str, int] = {}
     early: dict[str, int] = {}
+    symbols: dict[str, int] = {}  # pieces that rules do not change and that are never cut
     byte_ids: dict[int, int] = {}
+    takes: dict[int, int] = {}
+    unigram = kind == TokenizerKind.UNIGRAM
     for token, piece in enumerate(pieces):
         source.token_id(token, f"piece {token}", vocab)
         if piece.text in ids or not piece.text:
@@ -108,55 +127,73 @@ def compile_pieces(
             case PieceType.UNKNOWN | PieceType.CONTROL:
                 special[piece.text] = token
             case PieceType.USER_DEFINED:
-                early[piece.text] = token
+                symbols[piece.text] = token
             case PieceType.BYTE:
                 byte_ids[_byte(source, token, piece.text)] = token
             case PieceType.UNUSED:
-                raise source.unsupported(f"piece {token}", piece.text, "no unused pieces")
+                if not unigram:  # would be made of others and then cut again
+                    raise source.unsupported(f"piece {token}", piece.text, "no unused pieces")
             case PieceType.NORMAL:
                 if not abs(piece.score) < 1e30:
                     raise source.refuse(f"piece {token}", f"has the score {piece.score}")
     if byte_ids and len(byte_ids) != 256:
         raise source.refuse("pieces", f"has tokens for {len(byte_ids)} bytes of 256")
     for entry in added:
-        _add(source, entry, vocab, ids, special if entry.get("special") is True else early)
-    for text in early:
-        if SPACE_MARK in text:
-            raise source.unsupported("user-defined piece", text, "none with U+2581")
+        _add(source, entry, vocab, ids, special if entry.get("special") is True else early, takes)
+    for text in symbols:
+        if " " in text:
+            raise source.unsupported("user-defined piece", text, "U+2581 for spaces")
+        if SPACE_MARK in text and (len(rules.units) or spaces.trim):
+            raise source.unsupported("user-defined piece", text, "none with U+2581 where texts are normalised")
     normal = {p.text: token for token, p in enumerate(pieces) if p.type == PieceType.NORMAL and " " not in p.text}
-    if SPACE_MARK not in normal:
+    if SPACE_MARK not in normal and SPACE_MARK not in symbols:
         raise source.refuse("pieces", "has no piece U+2581, by which spaces are spelled")
     unknown = next((token for token, piece in enumerate(pieces) if piece.type == PieceType.UNKNOWN), None)
     if unknown is None:
         raise source.refuse("pieces", "has no unknown piece")
-    unigram = kind == TokenizerKind.UNIGRAM
+    symbols = {text: token for text, token in symbols.items() if text not in special}
+    texts = _texts(pieces, byte_ids, {**special, **early})
     tables = Tables(
         kind=kind,
-        texts=_texts(pieces, byte_ids, {**special, **early}),
+        texts=texts,
         special=frozenset(special.values()),
         byte_ids=[byte_ids[byte] for byte in range(256)] if byte_ids else [],
         merges=[] if unigram else _merges(source, pieces, normal),
-        scores=[],
-        sorted=list(normal.values()),
+        scores=_scores(pieces, normal, symbols, unknown, len(texts)) if unigram else [],
+        sorted=[*normal.values(), *(symbols.values() if unigram else ())],
         early=list(early.values()),
-        late=[],
+        late=list(symbols.values()),
         unknown=unknown,
         flags=TOKENIZER_FUSE | (TOKENIZER_SINGLE if unigram else 0),
+        taking=takes,
     )
-    if unigram:
-        worst = min((pieces[token].score for token in normal.values()), default=0.0)
-        scores = [piece.score for piece in pieces] + [0.0] * (len(tables.texts) - len(pieces))
-        scores[unknown] = worst - UNKNOWN_PENALTY
-        tables = Tables(**{**vars(tables), "scores": scores})
     pipeline = Pipeline(
         form=None,
         byte_level=False,
-        splits=compile_splits([]),
-        prefix=SpacePrefix.START if space else SpacePrefix.NONE,
-        strip=SpaceStrip.ONE if space else SpaceStrip.NONE,
+        splits=compile_splits([], words=any(flags & TOKEN_WORD for flags in takes.values())),
+        prefix=SpacePrefix.NONE,
+        strip=SpaceStrip.ONE if spaces.first or spaces.trim else SpaceStrip.NONE,
+        rewrite=Rewrite.RULES
+        | Rewrite.KEEP
+        | (Rewrite.PREFIX if spaces.first else AS_IT_IS)
+        | (Rewrite.TRIM | Rewrite.COLLAPSE if spaces.trim else AS_IT_IS),
+        rules=rules,
     )
     prefix = () if bos is None else (bos,)
-    return CompiledTokenizer(build_section(pipeline, tables), special, len(tables.texts), prefix)
+    return CompiledTokenizer(build_section(pipeline, tables), special, takes, len(tables.texts), prefix)
+
+
+def _scores(
+    pieces: Sequence[Piece], normal: Mapping[str, int], symbols: Mapping[str, int], unknown: int, count: int
+) -> list[float]:
+    """What the library adds up, in its arithmetic: a symbol gets so much that it is hardly ever cut, and an unknown
+    character less than the worst piece."""
+    single = np.array([pieces[token].score for token in normal.values()] or [0.0], np.float32)
+    scores = [float(np.float32(piece.score)) for piece in pieces] + [0.0] * (count - len(pieces))
+    for text, token in symbols.items():
+        scores[token] = float(np.float32(len(text.encode("utf-8"))) * single.max()) - 0.1
+    scores[unknown] = float(single.min() - np.float32(UNKNOWN_PENALTY))
+    return scores
 
 
 def _byte(source: Source, token: int, text: str) -> int:
@@ -168,16 +205,23 @@ def _byte(source: Source, token: int, text: str) -> int:
     raise source.refuse(f"piece {token}", f"is {text!r}, which is no byte")
 
 
-def _add(source: Source, entry: Mapping[str, Any], vocab: int, ids: dict[str, int], to: dict[str, int]) -> None:
+def _add(
+    source: Source,
+    entry: Mapping[str, Any],
+    vocab: int,
+    ids: dict[str, int],
+    to: dict[str, int],
+    takes: dict[int, int],
+) -> None:
     """A token beyond the file's, or one of them with another role."""
     text = entry.get("content")
     field = f"added token {text!r}"
     if not isinstance(text, str) or not text:
         raise source.refuse(field, "is not a text")
     token = source.token_id(entry.get("id"), field, vocab)
-    for flag in ("single_word", "lstrip", "rstrip"):
-        if entry.get(flag, False) is not False:
-            raise source.unsupported(f"{field}.{flag}", entry[flag], "false")
+    flags = taking(source, entry, field, special=entry.get("special") is True)
+    if flags:
+        takes[token] = flags
     if ids.get(text, token) != token or (text not in ids and token in ids.values()):
         raise source.refuse(field, f"(id {token}) contradicts the pieces")
     ids[text] = token

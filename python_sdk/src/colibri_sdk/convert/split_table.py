@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from colibri_sdk.convert.pattern import Ahead, CharacterSets, Choice, Node, One, PatternError, Repeat, Row, parse
-from colibri_sdk.convert.unicode import CODE_POINTS, white_space
+from colibri_sdk.convert.unicode import CODE_POINTS, white_space, word_characters
 from colibri_sdk.image.layout import MAX_SPLIT_STATES, SPLIT_MATCH
 
 _MAX_INSTRUCTIONS = 4096
@@ -34,17 +34,25 @@ class SplitTables:
 
     ranges: npt.NDArray[np.uint32]  # [ranges]: first code point << 8 | class, ascending from code point 0
     classes: int
-    first_space: int  # from here on classes are white space
+    first_word: int  # from here on classes are parts of words, where that was asked for,
+    first_space: int  # and from here on white space
     moves: tuple[Moves, ...]  # for each pattern [states][classes + 1]: next state, and SPLIT_MATCH
 
 
-def compile_splits(patterns: Sequence[str]) -> SplitTables:
-    """Raises PatternError for a pattern that cannot be compiled."""
+def compile_splits(
+    patterns: Sequence[str], *, words: bool = False, last: Callable[[CharacterSets], Node] | None = None
+) -> SplitTables:
+    """`words`: classes tell parts of words apart; `last` makes one more pattern, behind the others.
+
+    Raises PatternError for a pattern that cannot be compiled."""
     sets = CharacterSets()
     nodes = [_named(index, parse, pattern, sets) for index, pattern in enumerate(patterns)]
+    if last is not None:
+        nodes.append(last(sets))
     space = sets.number(white_space())
+    ends = [sets.number(word_characters()), space] if words else [space]
     # One bit for each set a code point is in, the highest for white space, so that its classes come last.
-    order = [number for number in range(len(sets.sets)) if number != space] + [space]
+    order = [number for number in range(len(sets.sets)) if number not in ends] + ends
     if len(order) > 64:
         raise PatternError(f"the patterns tell {len(order)} sets of characters apart; 64 is the limit")
     member = np.zeros(CODE_POINTS, np.uint64)
@@ -59,7 +67,8 @@ def compile_splits(patterns: Sequence[str]) -> SplitTables:
         _named(index, lambda node: _automaton(_instructions(node, in_set), len(kinds)), node)
         for index, node in enumerate(nodes)
     ]
-    return SplitTables((starts << 8 | class_of).astype("<u4"), len(kinds), min(in_set[space]), tuple(moves))
+    ranges = (starts << 8 | class_of).astype("<u4")
+    return SplitTables(ranges, len(kinds), min(in_set[ends[0]]), min(in_set[space]), tuple(moves))
 
 
 def _named(index: int, make: Callable[..., _Result], *arguments: object) -> _Result:

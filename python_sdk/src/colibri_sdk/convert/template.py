@@ -17,7 +17,18 @@ import numpy as np
 from colibri_sdk.convert.chat_environment import chat_renderer
 from colibri_sdk.convert.tokenizer import CompiledTokenizer
 from colibri_sdk.errors import CheckpointError, UsageError
-from colibri_sdk.image.layout import SEGMENT, TEMPLATE, TEMPLATE_MAX_TEXT, USER_BEGINS, USER_TRIM, SegmentKind
+from colibri_sdk.image.layout import (
+    SEGMENT,
+    TEMPLATE,
+    TEMPLATE_MAX_TEXT,
+    TOKEN_TAKES_AFTER,
+    TOKEN_TAKES_BEFORE,
+    USER_AFTER_TAKER,
+    USER_BEFORE_TAKER,
+    USER_BEGINS,
+    USER_TRIM,
+    SegmentKind,
+)
 from colibri_sdk.segments import Segment
 
 _PRIVATE_USE = range(0xE000, 0xF900)
@@ -51,7 +62,8 @@ def compile_template(
     Raises CheckpointError for a template that fails, that uses the user's text never or twice, or that changes it
     other than by stripping white space from both ends."""
     if chat_template is None:
-        return _section([Segment(token) for token in tokenizer.prefix], [], USER_BEGINS if tokenizer.prefix else 0)
+        user = USER_BEGINS if tokenizer.prefix else 0
+        return _section([Segment(token) for token in tokenizer.prefix], [], user, tokenizer.taking)
     render = chat_renderer(chat_template, {"bos_token": bos_token, "eos_token": eos_token}, now)
 
     def turn(text: str) -> str:
@@ -75,7 +87,8 @@ def compile_template(
         case _:
             raise _refusal("strips some white space from the user's text and leaves some")
     special = tokenizer.special
-    return _section(list(_split(head, special)), list(_split(tail, special)), USER_TRIM if trim else 0)
+    user = USER_TRIM if trim else 0
+    return _section(list(_split(head, special)), list(_split(tail, special)), user, tokenizer.taking)
 
 
 def render_chat(
@@ -84,15 +97,16 @@ def render_chat(
     special: Mapping[str, int],
     variables: Mapping[str, str] | None = None,
     *,
+    taking: Mapping[int, int] | None = None,
     add_generation_prompt: bool = True,
     now: datetime | None = None,
 ) -> list[Segment]:
     """A conversation as special tokens and texts; two texts never follow each other.
 
-    `messages` are mappings with "role" and "content" as templates expect them; `special` and `variables` are
-    "special_tokens" and "tokens" of an image's card. The template sees the real contents, so that it may strip them or
-    look into them, but for one thing: a character at which a special token could begin is another one while the
-    template runs. So no content, nor two contents side by side, can become a special token.
+    `messages` are mappings with "role" and "content" as templates expect them; `special`, `variables` and `taking` are
+    "special_tokens", "tokens" and "taking_tokens" of an image's card. The template sees the real contents, so that it
+    may strip them or look into them, but for one thing: a character at which a special token could begin is another one
+    while the template runs. So no content, nor two contents side by side, can become a special token.
 
     Raises CheckpointError where the template fails, UsageError for roles that are no plain word or a model that has
     no template."""
@@ -106,10 +120,11 @@ def render_chat(
         {key: value if key == "role" else guard.apply(value) for key, value in message.items()} for message in messages
     ]
     rendered = chat_renderer(chat_template, variables or {}, now)(guarded, add_generation_prompt)
-    return [
+    segments = [
         segment if segment.token is not None else Segment(text=guard.remove(str(segment.text)))
         for segment in _split(rendered, special)
     ]
+    return _without_taken(segments, taking or {})
 
 
 def _refusal(complaint: str) -> CheckpointError:
@@ -208,8 +223,50 @@ def _split(rendered: str, special: Mapping[str, int]) -> Iterator[Segment]:
             yield Segment(text=part)
 
 
-def _section(head: list[Segment], tail: list[Segment], user: int) -> bytes:
+def _without_taken(segments: list[Segment], taking: Mapping[int, int]) -> list[Segment]:
+    """White space that special tokens beside a text take is not tokenised."""
+    kept: list[Segment] = []
+    for index, segment in enumerate(segments):
+        if segment.token is not None:
+            kept.append(segment)
+            continue
+        before = segments[index - 1].token if index else None
+        after = segments[index + 1].token if index + 1 < len(segments) else None
+        text = str(segment.text)
+        if before is not None and taking.get(before, 0) & TOKEN_TAKES_AFTER:
+            text = text.lstrip(_WHITE_SPACE)
+        if after is not None and taking.get(after, 0) & TOKEN_TAKES_BEFORE:
+            text = text.rstrip(_WHITE_SPACE)
+        if text:
+            kept.append(Segment(text=text))
+    return kept
+
+
+# White_Space, without the separators that str.strip() knows besides.
+_WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+
+
+def _taken_from_user(head: list[Segment], tail: list[Segment], taking: Mapping[int, int]) -> int:
+    """USER_*_TAKER: whether the text that the user's becomes part of begins behind a token that takes white space, or
+    ends before one."""
+
+    def flags(segments: list[Segment], side: int) -> bool:
+        beside = segments[0] if segments else None
+        if beside is not None and beside.token is None:
+            beside = segments[1] if len(segments) > 1 else None
+        return beside is not None and bool(taking.get(beside.token or 0, 0) & side)
+
+    before = USER_AFTER_TAKER if flags(head[::-1], TOKEN_TAKES_AFTER) else 0
+    return before | (USER_BEFORE_TAKER if flags(tail, TOKEN_TAKES_BEFORE) else 0)
+
+
+def _section(head: list[Segment], tail: list[Segment], user: int, taking: Mapping[int, int]) -> bytes:
     """struct col_template, its segments, then the texts."""
+    user |= _taken_from_user(head, tail, taking)
+    marker = Segment(text="\ue000")  # the user's text, of which nothing is taken here
+    head = _without_taken([*head, marker], taking)
+    tail = _without_taken([marker, *tail], taking)
+    head, tail = head[:-1], tail[1:]
     table = np.zeros(len(head) + 1 + len(tail), SEGMENT)
     texts = bytearray()
     start = TEMPLATE.itemsize + table.nbytes

@@ -14,12 +14,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import unicodedata2
+import tokenizers
 
 from colibri_sdk.convert.tokenizer_pipeline import SPACE_MARK, Pipeline, read_pipeline
 from colibri_sdk.convert.tokenizer_section import Merge, Tables, build_section
 from colibri_sdk.convert.tokenizer_source import Source
-from colibri_sdk.image.layout import TOKENIZER_FUSE, TOKENIZER_SINGLE, TOKENIZER_WHOLE, TokenizerKind
+from colibri_sdk.image.layout import (
+    TOKEN_TAKES_AFTER,
+    TOKEN_TAKES_BEFORE,
+    TOKEN_WORD,
+    TOKENIZER_FUSE,
+    TOKENIZER_SINGLE,
+    TOKENIZER_WHOLE,
+    Rewrite,
+    TokenizerKind,
+)
 
 _TOP_KEYS = frozenset(
     ("version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder")
@@ -43,6 +52,7 @@ class CompiledTokenizer:
 
     section: bytes
     special: dict[str, int]  # the added tokens, by their text; never made from a user's text
+    taking: dict[int, int]  # TOKEN_TAKES_* of added tokens, by id
     vocab: int  # tokens, the largest id plus one
     prefix: tuple[int, ...]  # what the checkpoint's post-processor puts before every text, e.g. its bos token
 
@@ -85,7 +95,8 @@ def compile_config(name: str, config: Mapping[str, Any], vocab: int, *, single_s
     if kind == "Unigram":
         tables = _with_scores(source, model, tables, tokens, scores, single_sums=single_sums)
     prefix = _read_prefix(source, config.get("post_processor"), vocab)
-    return CompiledTokenizer(build_section(pipeline, tables), added.special, len(tables.texts), prefix)
+    section = build_section(pipeline, tables)
+    return CompiledTokenizer(section, added.special, added.taking, len(tables.texts), prefix)
 
 
 def _read_vocab(source: Source, model: Mapping[str, Any], vocab: int) -> dict[str, int]:
@@ -115,18 +126,20 @@ def _switch(source: Source, model: Mapping[str, Any], key: str) -> bool:
 
 @dataclass(frozen=True)
 class _Added:
-    """The added tokens by their texts. Special ones never come from text; the others do, wherever they are spelled."""
+    """The added tokens by their texts. Special ones never come from text; the others do, wherever they are spelled.
+    `taking` has TOKEN_* by id, of both."""
 
     special: dict[str, int]
     early: dict[str, int]
     late: dict[str, int]
+    taking: dict[int, int]
 
 
 def _read_added(
     source: Source, config: Mapping[str, Any], tokens: Mapping[str, int], vocab: int, pipeline: Pipeline
 ) -> _Added:
     owner = {token: text for text, token in tokens.items()}
-    added = _Added({}, {}, {})
+    added = _Added({}, {}, {}, {})
     seen: set[str] = set()
     for index, entry in enumerate(source.sequence(config.get("added_tokens", []), "added_tokens")):
         field = f"added_tokens[{index}]"
@@ -138,9 +151,9 @@ def _read_added(
         special = entry.get("special", False)
         if not isinstance(special, bool):
             raise source.unsupported(f"{field}.special ({text!r})", special, "true, false")
-        for flag in ("single_word", "lstrip", "rstrip"):
-            if entry.get(flag, False) is not False:
-                raise source.unsupported(f"{field}.{flag} ({text!r})", entry[flag], "false")
+        flags = taking(source, entry, field, special=special)
+        if flags:
+            added.taking[token] = flags
         if tokens.get(text, token) != token or owner.get(token, text) != text or text in seen:
             raise source.refuse(field, f"({text!r}, id {token}) contradicts model.vocab or another added token")
         owner[token] = text
@@ -149,13 +162,42 @@ def _read_added(
             added.special[text] = token
         elif not entry.get("normalized", True):
             added.early[text] = token
-        elif not pipeline.byte_level:
-            raise source.unsupported(f"{field}.normalized ({text!r})", True, "false, where spaces are U+2581")
         else:
-            if pipeline.form is not None and unicodedata2.normalize(pipeline.form, text) != text:
-                raise source.refuse(f"{field}.content", f"is {text!r}, which is not in {pipeline.form}")
+            if flags and Rewrite.COLLAPSE in pipeline.rewrite:  # U+2581 may be no white space there
+                raise source.unsupported(
+                    f"{field}.normalized ({text!r})", True, "false, with lstrip, rstrip, single_word"
+                )
+            _check_normal(source, config, pipeline, text, field)
             added.late[text] = token
     return added
+
+
+def taking(source: Source, entry: Mapping[str, Any], field: str, *, special: bool) -> int:
+    """TOKEN_TAKES_* and TOKEN_WORD of an added token."""
+    flags = 0
+    for name, flag in (("lstrip", TOKEN_TAKES_BEFORE), ("rstrip", TOKEN_TAKES_AFTER), ("single_word", TOKEN_WORD)):
+        value = entry.get(name, False)
+        if not isinstance(value, bool) or (special and name == "single_word" and value):
+            raise source.unsupported(
+                f"{field}.{name} ({entry.get('content')!r})", value, "false" if special else "true, false"
+            )
+        flags |= flag if value else 0
+    return flags
+
+
+def _check_normal(source: Source, config: Mapping[str, Any], pipeline: Pipeline, text: str, field: str) -> None:
+    """A token that is found in normalised texts is spelled as these are."""
+    if pipeline.spaces_early:
+        raise source.unsupported(f"{field}.normalized ({text!r})", True, "false, where the normalizer writes U+2581")
+    if Rewrite.COLLAPSE in pipeline.rewrite and (" " in text or SPACE_MARK in text):
+        raise source.unsupported(f"{field}.content", text, "no space, where several spaces become one")
+    if pipeline.form is None and not pipeline.rewrite:
+        return
+    model: dict[str, Any] = {"type": "BPE", "vocab": {}, "merges": []}
+    document: dict[str, Any] = {"added_tokens": [], "normalizer": config.get("normalizer"), "model": model}
+    normal = tokenizers.Tokenizer.from_str(json.dumps(document)).normalizer.normalize_str(text)
+    if normal != text:
+        raise source.refuse(f"{field}.content", f"is {text!r}, which the normalizer makes {normal!r}")
 
 
 def _tables(
@@ -202,6 +244,7 @@ def _tables(
         late=list(added.late.values()),
         unknown=unknown,
         flags=flags,
+        taking=added.taking,
     )
 
 

@@ -4,15 +4,19 @@ normalizer, pre_tokenizer and decoder. What the engine does not do is refused by
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from colibri_sdk.convert.charsmap import AS_IT_IS, NO_RULES, CharsmapError, Rules, read_rules
+from colibri_sdk.convert.graphemes import cluster
 from colibri_sdk.convert.pattern import PatternError
 from colibri_sdk.convert.split_table import SplitTables, compile_splits, is_total
 from colibri_sdk.convert.tokenizer_source import Source
 from colibri_sdk.convert.unicode import newer_digits
-from colibri_sdk.image.layout import MAX_SPLITS, SpacePrefix, SpaceStrip
+from colibri_sdk.image.layout import MAX_SPLITS, Rewrite, SpacePrefix, SpaceStrip
 
 SPACE_MARK = "\u2581"  # what SentencePiece writes for a space
 
@@ -25,8 +29,10 @@ _FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 # The steps that are read, and what of them is.
 NORMALIZERS: Mapping[str, str] = {
     **dict.fromkeys(_FORMS, "the normal form of Unicode"),
+    "Precompiled": "SentencePiece's rules, its charsmap",
+    "Strip": "of white space at the end",
     "Prepend": "of U+2581, SentencePiece's space",
-    "Replace": "of a space by U+2581",
+    "Replace": "of a space by U+2581; of several by one",
     "Sequence": "of these",
 }
 PRE_TOKENIZERS: Mapping[str, str] = {
@@ -45,6 +51,9 @@ class Pipeline:
     splits: SplitTables
     prefix: SpacePrefix
     strip: SpaceStrip
+    rewrite: Rewrite = AS_IT_IS
+    rules: Rules = NO_RULES
+    spaces_early: bool = False  # the normalizer itself spells spaces as U+2581
 
 
 @dataclass
@@ -55,12 +64,15 @@ class _Reading:
     byte_level: bool = False
     spaces: bool = False  # a space is U+2581 from here on
     prefix: SpacePrefix = SpacePrefix.NONE
+    rewrite: Rewrite = AS_IT_IS
+    rules: Rules = NO_RULES
 
 
 def read_pipeline(source: Source, config: Mapping[str, Any]) -> Pipeline:
     reading = _Reading()
     for field, entry in _parts(source, config.get("normalizer"), "normalizer", "normalizers"):
         _normalizer(source, entry, field, reading)
+    spaces_early = reading.spaces or reading.prefix != SpacePrefix.NONE
     patterns: list[tuple[str, str, bool]] = []  # field, pattern, whether it must leave nothing over
     for field, entry in _parts(source, config.get("pre_tokenizer"), "pre_tokenizer", "pretokenizers"):
         if reading.byte_level:
@@ -72,12 +84,27 @@ def read_pipeline(source: Source, config: Mapping[str, Any]) -> Pipeline:
             config.get("pre_tokenizer"),
             "one with ByteLevel, or spaces as U+2581 (Metaspace, or Replace)",
         )
-    if reading.byte_level and reading.prefix != SpacePrefix.NONE:
-        raise source.unsupported("normalizer", config.get("normalizer"), "no U+2581 before ByteLevel")
-    if len(patterns) > MAX_SPLITS:
-        raise source.refuse("pre_tokenizer", f"has {len(patterns)} splits; {MAX_SPLITS} is the limit")
+    if reading.byte_level and (reading.prefix != SpacePrefix.NONE or reading.rewrite):
+        raise source.unsupported("normalizer", config.get("normalizer"), f"{', '.join(_FORMS)} before ByteLevel")
+    if Rewrite.COLLAPSE in reading.rewrite and reading.rules.doubles_spaces:
+        raise source.refuse("normalizer", "has rules that write several spaces, and makes them one")
     strip = _decoder(source, config, reading)
-    return Pipeline(reading.form, reading.byte_level, _splits(source, patterns), reading.prefix, strip)
+    words = any(isinstance(entry, dict) and entry.get("single_word") is True for entry in _entries(config))
+    return Pipeline(
+        reading.form,
+        reading.byte_level,
+        _splits(source, patterns, words=words, clusters=Rewrite.CLUSTERS in reading.rewrite),
+        reading.prefix,
+        strip,
+        reading.rewrite,
+        reading.rules,
+        spaces_early,
+    )
+
+
+def _entries(config: Mapping[str, Any]) -> list[Any]:
+    added = config.get("added_tokens")
+    return added if isinstance(added, list) else []
 
 
 def _parts(source: Source, value: object, field: str, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -94,16 +121,50 @@ def _parts(source: Source, value: object, field: str, key: str) -> Iterator[tupl
 
 def _normalizer(source: Source, entry: Mapping[str, Any], field: str, reading: _Reading) -> None:
     kind = entry.get("type")
-    if kind in _FORMS and not reading.spaces and reading.form is None:
+    spaced = reading.spaces or reading.prefix != SpacePrefix.NONE
+    if kind in _FORMS and not spaced and reading.form is None and not reading.rewrite:
         reading.form = kind
+    elif kind == "Precompiled" and not spaced and reading.form is None and not reading.rewrite:
+        reading.rules = _charsmap(source, entry, field)
+        reading.rewrite = Rewrite.RULES | (Rewrite.CLUSTERS if len(reading.rules.units) else AS_IT_IS)
+    elif kind == "Strip" and _strips_the_end(entry) and not spaced and _may_go_on(reading):
+        reading.rewrite |= Rewrite.RULES | Rewrite.TRIM_END
+    elif kind == "Replace" and _makes_one_space(entry) and not spaced and _may_go_on(reading):
+        reading.rewrite |= Rewrite.RULES | Rewrite.COLLAPSE
     elif kind == "Prepend" and entry.get("prepend") == SPACE_MARK and reading.prefix == SpacePrefix.NONE:
         reading.prefix = SpacePrefix.EACH
     elif kind == "Replace" and entry.get("pattern") == {"String": " "} and entry.get("content") == SPACE_MARK:
         reading.spaces = True
     else:
+        known = ", ".join((*_FORMS, "Precompiled", "then Strip on the right", "then Replace of ' {2,}' by a space"))
         raise source.unsupported(
-            field, entry, f"null, {', '.join(_FORMS)}, Prepend of U+2581, Replace of a space by it, Sequence of these"
+            field, entry, f"null, {known}, Prepend of U+2581, Replace of a space by it, Sequence of these"
         )
+
+
+def _may_go_on(reading: _Reading) -> bool:
+    """Whether a step may follow that comes after rules, and before spaces are made one."""
+    return reading.form is None and Rewrite.COLLAPSE not in reading.rewrite
+
+
+def _strips_the_end(entry: Mapping[str, Any]) -> bool:
+    return entry.get("strip_left") is False and entry.get("strip_right") is True
+
+
+def _makes_one_space(entry: Mapping[str, Any]) -> bool:
+    return entry.get("pattern") == {"Regex": " {2,}"} and entry.get("content") in (" ", SPACE_MARK)
+
+
+def _charsmap(source: Source, entry: Mapping[str, Any], field: str) -> Rules:
+    field += ".precompiled_charsmap"
+    text = entry.get("precompiled_charsmap")
+    if not isinstance(text, str):
+        raise source.refuse(field, "is missing or not a text")
+    try:
+        return read_rules(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError) as error:
+        complaint = str(error) if isinstance(error, CharsmapError) else "is not base64"
+        raise source.refuse(field, complaint, "Download the file again.") from error
 
 
 def _pre_tokenizer(
@@ -175,15 +236,19 @@ def _scheme(source: Source, entry: Mapping[str, Any], field: str) -> str:
     return str(scheme)
 
 
-def _splits(source: Source, patterns: list[tuple[str, str, bool]]) -> SplitTables:
+def _splits(source: Source, patterns: list[tuple[str, str, bool]], *, words: bool, clusters: bool) -> SplitTables:
+    if len(patterns) + clusters > MAX_SPLITS:
+        raise source.refuse("pre_tokenizer", f"has {len(patterns)} splits; {MAX_SPLITS - clusters} is the limit")
     try:
-        tables = compile_splits([pattern for _, pattern, _ in patterns])
+        tables = compile_splits(
+            [pattern for _, pattern, _ in patterns], words=words, last=cluster if clusters else None
+        )
     except PatternError as error:
         field, pattern, _ = patterns[error.index]
         raise source.refuse(
             f"{field}.pattern", f"is {pattern!r}: {error}", "docs/tokenizer.md says what patterns may contain."
         ) from error
-    for (field, pattern, whole), moves in zip(patterns, tables.moves, strict=True):
+    for (field, pattern, whole), moves in zip(patterns, tables.moves, strict=False):
         if whole and not is_total(moves):
             raise source.refuse(f"{field}.behavior", f"leaves out what {pattern!r} does not match")
     return tables

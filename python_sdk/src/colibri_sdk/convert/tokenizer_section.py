@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -49,11 +49,15 @@ class Tables:
     late: list[int]  # and after it
     unknown: int | None
     flags: int
+    taking: Mapping[int, int] = field(default_factory=dict)  # TOKEN_TAKES_*, TOKEN_WORD of added tokens
 
 
 def build_section(pipeline: Pipeline, tables: Tables) -> bytes:
     lengths = [len(text) for text in tables.texts]
-    flags = [TOKEN_SPECIAL if token in tables.special or not text else 0 for token, text in enumerate(tables.texts)]
+    flags = [
+        tables.taking.get(token, 0) | (TOKEN_SPECIAL if token in tables.special or not text else 0)
+        for token, text in enumerate(tables.texts)
+    ]
     merges = _merge_table(tables.merges) if tables.kind != TokenizerKind.UNIGRAM else np.zeros(0, MERGE)
     splits = pipeline.splits
     decompositions, compositions, orders, points = _normalisation(pipeline.form)
@@ -75,6 +79,8 @@ def build_section(pipeline: Pipeline, tables: Tables) -> bytes:
         "compositions": compositions,
         "orders": orders,
         "points": points,
+        "rules": pipeline.rules.units,
+        "rule_text": np.frombuffer(pipeline.rules.texts, np.uint8),
     }
     head = np.zeros((), TOKENIZER)
     numbers = {
@@ -102,6 +108,10 @@ def build_section(pipeline: Pipeline, tables: Tables) -> bytes:
         "composition_count": len(compositions),
         "order_count": len(orders),
         "point_count": len(points),
+        "rewrite": pipeline.rewrite,
+        "rule_count": len(pipeline.rules.units),
+        "rule_bytes": len(pipeline.rules.texts),
+        "first_word": splits.first_word,
     }
     for name, number in numbers.items():
         head[name] = number

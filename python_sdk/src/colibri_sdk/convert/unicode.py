@@ -77,9 +77,30 @@ def _library_property(name: str) -> CharacterSet | None:
         return None
     found = np.ones(CODE_POINTS, np.bool_)
     found[0xD800:0xE000] = False  # surrogates are in no text
-    points = np.flatnonzero(found).astype("<u4")
-    rest = others.normalize_str(points.tobytes().decode("utf-32-le"))
+    rest = others.normalize_str(every_character())
     found[np.frombuffer(rest.encode("utf-32-le"), "<u4")] = False
+    found.flags.writeable = False
+    return found
+
+
+def every_character() -> str:
+    """One after another, without surrogates, which are in no text."""
+    points = np.arange(CODE_POINTS, dtype="<u4")
+    return points[(points < 0xD800) | (points > 0xDFFF)].tobytes().decode("utf-32-le")
+
+
+@functools.cache
+def word_characters() -> CharacterSet:
+    """What goes on with a word, for the library's added tokens that must be words by themselves. Its expressions for
+    these are not those of patterns, but those by which its Whitespace splits: into runs of such characters and of
+    others."""
+    split = pre_tokenizers.Whitespace().pre_tokenize_str
+    runs = [run for run, _ in split(every_character())]
+    beside_a_letter = split(" ".join("a" + run[0] for run in runs))
+    found = np.zeros(CODE_POINTS, np.bool_)
+    for piece, (start, _) in beside_a_letter:
+        if len(piece) == 2:
+            found[list(map(ord, runs[start // 3]))] = True
     found.flags.writeable = False
     return found
 

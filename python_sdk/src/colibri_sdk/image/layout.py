@@ -9,7 +9,7 @@ meaning of each field is documented there and in docs/image-format.md.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from typing import Any
 
 import numpy as np
@@ -34,14 +34,20 @@ UPDATE_SIGNED_BYTES = 128  # likewise of UPDATE, from `bytes` on
 NO_RANK = 0xFFFFFFFF
 NO_TOKEN = 0xFFFFFFFF
 TOKEN_SPECIAL = 1
+TOKEN_TAKES_BEFORE = 2
+TOKEN_TAKES_AFTER = 4
+TOKEN_WORD = 8
 TOKENIZER_WHOLE = 1  # flags of TOKENIZER
 TOKENIZER_FUSE = 2
 TOKENIZER_SINGLE = 4
+MAX_RULE_BYTES = 64
 MAX_SPLITS = 8
 MAX_SPLIT_STATES = 512
 SPLIT_MATCH = 0x8000
 USER_TRIM = 1
 USER_BEGINS = 2
+USER_AFTER_TAKER = 4
+USER_BEFORE_TAKER = 8
 TEMPLATE_MAX_TEXT = 65536
 
 # The engine's limits on dimensions (firmware/engine/image_view.h).
@@ -148,7 +154,6 @@ class SpacePrefix(IntEnum):
     EACH = 1
     MISSING = 2
     FIRST = 3
-    START = 4
 
 
 class SpaceStrip(IntEnum):
@@ -157,6 +162,18 @@ class SpaceStrip(IntEnum):
     NONE = 0
     ONE = 1
     TOKEN = 2
+
+
+class Rewrite(IntFlag):
+    """COL_REWRITE_*: how a text is rewritten by rules before it is tokenised."""
+
+    RULES = 1
+    CLUSTERS = 2
+    KEEP = 4
+    COLLAPSE = 8
+    TRIM = 16
+    TRIM_END = 32
+    PREFIX = 64
 
 
 class SegmentKind(IntEnum):
@@ -396,6 +413,10 @@ TOKENIZER = np.dtype(
         ("composition_count", "<u4"),
         ("order_count", "<u4"),
         ("point_count", "<u4"),
+        ("rewrite", "<u4"),
+        ("rule_count", "<u4"),
+        ("rule_bytes", "<u4"),
+        ("first_word", "<u4"),
         ("byte_ids", "<u4"),
         ("token_offsets", "<u4"),
         ("token_flags", "<u4"),
@@ -412,7 +433,9 @@ TOKENIZER = np.dtype(
         ("compositions", "<u4"),
         ("orders", "<u4"),
         ("points", "<u4"),
-        ("reserved", "<u4", (8,)),
+        ("rules", "<u4"),
+        ("rule_text", "<u4"),
+        ("reserved", "<u4", (2,)),
     ]
 )
 
@@ -448,8 +471,21 @@ CONSTANTS: dict[str, int] = {
     "COL_TOKENIZER_FUSE": TOKENIZER_FUSE,
     "COL_TOKENIZER_SINGLE": TOKENIZER_SINGLE,
     "COL_TOKEN_SPECIAL": TOKEN_SPECIAL,
+    "COL_TOKEN_TAKES_BEFORE": TOKEN_TAKES_BEFORE,
+    "COL_TOKEN_TAKES_AFTER": TOKEN_TAKES_AFTER,
+    "COL_TOKEN_WORD": TOKEN_WORD,
+    "COL_MAX_RULE_BYTES": MAX_RULE_BYTES,
+    "COL_REWRITE_RULES": Rewrite.RULES,
+    "COL_REWRITE_CLUSTERS": Rewrite.CLUSTERS,
+    "COL_REWRITE_KEEP": Rewrite.KEEP,
+    "COL_REWRITE_COLLAPSE": Rewrite.COLLAPSE,
+    "COL_REWRITE_TRIM": Rewrite.TRIM,
+    "COL_REWRITE_TRIM_END": Rewrite.TRIM_END,
+    "COL_REWRITE_PREFIX": Rewrite.PREFIX,
     "COL_USER_TRIM": USER_TRIM,
     "COL_USER_BEGINS": USER_BEGINS,
+    "COL_USER_AFTER_TAKER": USER_AFTER_TAKER,
+    "COL_USER_BEFORE_TAKER": USER_BEFORE_TAKER,
     "COL_TEMPLATE_MAX_TEXT": TEMPLATE_MAX_TEXT,
     "COL_MAX_VOCAB": MAX_VOCAB,
     "COL_MAX_WIDTH": MAX_WIDTH,

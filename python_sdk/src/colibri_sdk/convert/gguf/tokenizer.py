@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tokenizer and the chat template of a GGUF file, as the tokenizer.json that convert/tokenizer.py compiles.
+"""The tokenizer and the chat template of a GGUF file, as the tokenizer.json that convert/tokenizer.py compiles, or as
+the pieces that convert/sentencepiece_model.py does.
 
 `tokenizer.ggml.model` says how texts become tokens and, for byte-level BPE, `tokenizer.ggml.pre` how they are split
 before. A name that splits.py does not list is refused: another split gives other tokens, and a model that is quietly
@@ -13,15 +14,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from gguf.constants import TokenType
 
 from colibri_sdk.convert.gguf.metadata import Metadata
 from colibri_sdk.convert.gguf.splits import PRE_TOKENIZERS
+from colibri_sdk.convert.sentencepiece_model import Piece, PieceType, Spaces, charsmap_of, compile_pieces
 from colibri_sdk.convert.tokenizer import CompiledTokenizer, compile_config
+from colibri_sdk.convert.tokenizer_source import Source
 from colibri_sdk.convert.weights import ChatFacts
-from colibri_sdk.image.layout import MAX_VOCAB
+from colibri_sdk.image.layout import MAX_VOCAB, TokenizerKind
 
 _LIST = "tokenizer.ggml.tokens"
+_CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
 _ROLES = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
@@ -68,9 +73,11 @@ def compile_from(meta: Metadata, vocab: int) -> CompiledTokenizer | None:
         return compile_config(meta.path.name, byte_level_document(meta), vocab)
     if model == "llama":
         return compile_config(meta.path.name, sentencepiece_document(meta), vocab)
+    if model == "t5":
+        return unigram_pieces(meta, vocab)
     return meta.refuse(
         f"has a tokenizer of the kind {model!r}, which is not supported",
-        'Supported: "gpt2" and "llama". Pack the model\'s safetensors with its tokenizer.json instead.',
+        'Supported: "gpt2", "llama" and "t5". Pack the model\'s safetensors with its tokenizer.json instead.',
     )
 
 
@@ -110,9 +117,7 @@ def sentencepiece_document(meta: Metadata) -> dict[str, Any]:
     cut a token into two others is a merge, in the order of scores.
     """
     tokens = _tokens(meta)
-    scores = meta.values.get("tokenizer.ggml.scores")
-    if not isinstance(scores, np.ndarray) or scores.dtype.kind != "f" or scores.size != len(tokens.kinds):
-        meta.refuse(f"has no tokenizer.ggml.scores for each of its {len(tokens.kinds)} tokens")
+    scores = _scores(meta, len(tokens.kinds))
     if meta.switch("tokenizer.ggml.remove_extra_whitespaces"):
         meta.refuse("removes extra white space from texts, which is not supported")
     parts = {text: token for text, token in tokens.ids.items() if tokens.kinds[token] == TokenType.NORMAL}
@@ -154,6 +159,51 @@ def sentencepiece_document(meta: Metadata) -> dict[str, Any]:
             "fuse_unk": True,
         },
     }
+
+
+def unigram_pieces(meta: Metadata, vocab: int) -> CompiledTokenizer:
+    """The tokenizer that tokenizer.ggml.model = t5 names: SentencePiece's unigram model with its charsmap."""
+    texts = meta.texts(_LIST)
+    if texts is None:
+        meta.refuse(f"has no {_LIST}")
+    if len(texts) > MAX_VOCAB:
+        meta.refuse(f"has {len(texts)} tokens; {MAX_VOCAB} is the limit")
+    kinds = _kinds(meta, len(texts))
+    scores = _scores(meta, len(texts))
+    wrong = next((kind for kind in kinds if kind not in list(PieceType)), None)
+    if wrong is not None:
+        meta.refuse(f"has a token of the type {wrong}, which is none")
+    pieces = [
+        Piece(text, float(score), PieceType(kind)) for text, score, kind in zip(texts, scores, kinds, strict=True)
+    ]
+    if meta.switch("tokenizer.ggml.add_eos_token"):
+        meta.refuse("ends every text with the eos token, which is not supported", "It is no model for generation.")
+    bos = meta.token("bos_token_id") if meta.switch("tokenizer.ggml.add_bos_token") else None
+    if bos is not None and not 0 <= bos < len(pieces):
+        meta.refuse(f"has tokenizer.ggml.bos_token_id = {bos}, which is no token")
+    source = Source(meta.path.name)
+    spaces = Spaces(
+        first=meta.switch("tokenizer.ggml.add_space_prefix") is True,
+        trim=meta.switch("tokenizer.ggml.remove_extra_whitespaces") is True,
+    )
+    rules = charsmap_of(source, _CHARSMAP, _bytes(meta, _CHARSMAP))
+    return compile_pieces(source, pieces, TokenizerKind.UNIGRAM, vocab, (), spaces, rules, bos=bos)
+
+
+def _scores(meta: Metadata, count: int) -> npt.NDArray[np.generic]:
+    scores = meta.values.get("tokenizer.ggml.scores")
+    if not isinstance(scores, np.ndarray) or scores.dtype.kind != "f" or scores.size != count:
+        meta.refuse(f"has no tokenizer.ggml.scores for each of its {count} tokens")
+    return scores
+
+
+def _bytes(meta: Metadata, key: str) -> bytes:
+    value = meta.values.get(key)
+    if value is None:
+        return b""
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "iu" or value.dtype.itemsize != 1:
+        meta.refuse(f"has a {key} that is no list of bytes")
+    return value.tobytes()
 
 
 @dataclass(frozen=True)
