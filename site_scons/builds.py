@@ -7,7 +7,7 @@ they do not build for.
 
 import firmware_builds
 import host_builds
-import monocypher
+import monocypher_source
 from SCons.Errors import UserError
 from SCons.Script import AlwaysBuild, Default, Environment, SConsignFile
 
@@ -39,7 +39,7 @@ def declare(arguments, targets):
         if name == "host":
             host_builds.declare_host(out, arguments)
         elif name == "monocypher":
-            monocypher.source(out)
+            monocypher_source.source(out)
         elif name == "fuzz":
             host_builds.declare_fuzz(out, arguments)
         elif name in LINUX_TARGETS:

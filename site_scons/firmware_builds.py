@@ -6,7 +6,7 @@ from pathlib import Path
 import board_files
 import contract_flags
 import firmware_report
-import monocypher
+import monocypher_source
 from runtime_builds import key_of, runtime_objects
 from SCons.Script import Action, Alias, Depends, Dir, Environment, File, Glob, Value
 from sources import INCLUDES, c_files, engine_objects, objects, shorten_commands, use_sdk
@@ -76,7 +76,7 @@ def declare_board(out, name, arguments):
         TARGET_ARCHITECTURE=board.architecture,
         FREESTANDING=True,
         CPU_FLAGS=data["toolchain"]["cpu_flags"],
-        CPPPATH=[*INCLUDES, f"#{directory}", "#firmware/hal/drivers", monocypher.include(out)],
+        CPPPATH=[*INCLUDES, f"#{directory}", "#firmware/hal/drivers", monocypher_source.include(out)],
     )
     shorten_commands(env, arguments)
     env.Append(LINKFLAGS=data["toolchain"]["link_flags"])

@@ -5,7 +5,7 @@ Linux on another architecture."""
 import re
 import shutil
 
-import monocypher
+import monocypher_source
 from runtime_builds import key_of, runtime_objects
 from SCons.Errors import UserError
 from SCons.Script import Alias, Environment, File
@@ -25,7 +25,7 @@ def _host_environment(out, arguments, sanitize, compiler=None):
         toolpath=["#toolchains"],
         HOST_CC=compiler or arguments.get("CC"),
         SANITIZE=sanitize,
-        CPPPATH=[*INCLUDES, monocypher.include(out)],
+        CPPPATH=[*INCLUDES, monocypher_source.include(out)],
         CPPDEFINES=["_DEFAULT_SOURCE"],  # programs use POSIX beside C11
     )
     shorten_commands(env, arguments)
@@ -51,7 +51,7 @@ def _programs(env, out, build, directory, library, prefix=""):
         target = f"{build}/{directory}/{prefix}{name}"
         parts = objects(env, build, sources)
         if any(source.startswith("firmware/runtime/") for source in sources):
-            parts += monocypher.objects(env, out, build)
+            parts += monocypher_source.objects(env, out, build)
         made += env.Program(target, [*parts, library], LINKFLAGS=flags)
     return made
 
@@ -108,7 +108,7 @@ def declare_linux(out, name, architecture, arguments):
         toolpath=["#toolchains"],
         TARGET_ARCHITECTURE=architecture,
         FREESTANDING=False,
-        CPPPATH=[*INCLUDES, monocypher.include(out)],
+        CPPPATH=[*INCLUDES, monocypher_source.include(out)],
     )
     shorten_commands(env, arguments)
     static = env.StaticLibrary(f"{build}/libcolibri.a", engine_objects(env, build))

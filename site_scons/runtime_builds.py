@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The device's runtime for one configuration, with or without a public key that it trusts (PUBLIC_KEY=FILE)."""
 
-import monocypher
+import monocypher_source
 from SCons.Script import File
 from sources import c_files, objects, use_sdk
 
@@ -36,4 +36,4 @@ def runtime_objects(env, out, build, keyed=None, key=None):
         bytes_of_key = "{" + ",".join(f"{byte:#04x}" for byte in key.key) + "}"
         defines = [*env.get("CPPDEFINES", []), ("TRUST_PUBLIC_KEY", bytes_of_key)]
         made += env.Object(f"{keyed}/obj/{TRUST.removesuffix('.c')}.o", File(f"#{TRUST}"), CPPDEFINES=defines)
-    return made + monocypher.objects(env, out, build)
+    return made + monocypher_source.objects(env, out, build)

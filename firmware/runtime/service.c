@@ -6,6 +6,7 @@
 #include "fault.h"
 #include "generation.h"
 #include "setup.h"
+#include "trust.h"
 
 /* A poll from inside the engine does nothing more often than this: reading a clock is cheaper than a UART register or
  * a system call, and a quarter of a millisecond is far inside what a 16-byte FIFO buffers at 115,200 baud. */
@@ -93,7 +94,7 @@ static void write_store(const struct service *service, struct writer *writer)
     const struct boot *boot = &service->boot;
     const bool slots = boot->chosen && boot->volume.slots == COL_SLOTS;
     write_u8(writer, model->mode);
-    write_u8(writer, 0); /* has_key */
+    write_u8(writer, trust_has_key());
     write_u8(writer, slots ? (uint8_t)(boot->running + 1u) : 0);
     write_u8(writer, boot->on_trial);
     write_u32(writer, model->cache_slots);

@@ -8,6 +8,7 @@
 #include "../hal/hal.h"
 #include "loader.h"
 #include "runtime.h"
+#include "trust.h"
 
 struct layout {
     uint8_t *memory; /* what is left of the board's memory, aligned to a page */
@@ -79,6 +80,23 @@ static colibri_status make_plan(struct setup *setup, const uint8_t *image, uint6
     return colibri_plan(image, bytes, &setup->config, &setup->plan, detail);
 }
 
+static void between_digests(void *user)
+{
+    (void)service_poll(user);
+}
+
+/* A board with a key runs only what is signed. The image's structure has been checked. */
+static colibri_status check_trust(const struct setup *setup, const uint8_t *image, uint64_t bytes,
+                                  struct colibri_detail *detail)
+{
+    struct service *service = setup->service;
+    const colibri_status status = trust_check_image(image, bytes, hal_board.name, service->boot.state.counter,
+                                                    between_digests, service, detail);
+    return status != COLIBRI_OK
+               ? status
+               : trust_check_experts(image, bytes, hal_board.name, between_digests, service, detail);
+}
+
 /* Builds the engine over `bytes` of the image; its arena begins `before` bytes into the memory. */
 static colibri_status build(struct setup *setup, uint32_t mode, const uint8_t *image, uint64_t bytes, uint64_t before,
                             struct colibri_detail *detail)
@@ -86,8 +104,11 @@ static colibri_status build(struct setup *setup, uint32_t mode, const uint8_t *i
     struct model *model = &setup->service->model;
     uint8_t *arena = setup->layout.memory + before;
     struct colibri *engine;
-    colibri_status status =
-        colibri_init(&engine, image, bytes, &setup->config, arena, setup->plan.arena_bytes, detail);
+    colibri_status status = check_trust(setup, image, bytes, detail);
+    if (status != COLIBRI_OK) {
+        return status;
+    }
+    status = colibri_init(&engine, image, bytes, &setup->config, arena, setup->plan.arena_bytes, detail);
     if (status != COLIBRI_OK) {
         return status;
     }

@@ -4,6 +4,7 @@
 #include "trust.h"
 
 #include "../engine/detail.h"
+#include "../engine/image_view.h"
 #include "monocypher.h"
 
 #define BETWEEN_BYTES 65536u
@@ -114,6 +115,23 @@ colibri_status trust_check_signature(const struct col_signature *signature, cons
                  signature->board, sizeof signature->board, board, counter, detail);
 }
 
+static void digest_of(const uint8_t *at, uint64_t left, uint8_t *out, size_t out_bytes, void (*between)(void *user),
+                      void *user)
+{
+    struct trust_digest digest;
+    trust_digest_begin(&digest, out_bytes);
+    while (left > 0u) {
+        const size_t part = left < BETWEEN_BYTES ? (size_t)left : BETWEEN_BYTES;
+        trust_digest_add(&digest, at, part);
+        at += part;
+        left -= part;
+        if (between != NULL) {
+            between(user);
+        }
+    }
+    trust_digest_end(&digest, out);
+}
+
 /* The one signature section of an image whose first page lies at `image`, or NULL. The directory is believed no further
  * than that: it is among the bytes that are signed, and the engine checks the rest of it. */
 static const struct col_signature *find_signature(const uint8_t *image, uint64_t bytes)
@@ -151,21 +169,9 @@ colibri_status trust_check_image(const void *image, uint64_t bytes, const char *
     if (status != COLIBRI_OK) {
         return status;
     }
-    const uint8_t *at = image;
-    uint64_t left = (uint64_t)((const uint8_t *)signature - at);
-    struct trust_digest digest;
     uint8_t found[TRUST_IMAGE_DIGEST_BYTES];
-    trust_digest_begin(&digest, sizeof found);
-    while (left > 0u) {
-        const size_t part = left < BETWEEN_BYTES ? (size_t)left : BETWEEN_BYTES;
-        trust_digest_add(&digest, at, part);
-        at += part;
-        left -= part;
-        if (between != NULL) {
-            between(user);
-        }
-    }
-    trust_digest_end(&digest, found);
+    digest_of(image, (uint64_t)((const uint8_t *)signature - (const uint8_t *)image), found, sizeof found, between,
+              user);
     return trust_same_digest(found, signature->digest, sizeof found)
                ? COLIBRI_OK
                : col_fail(COLIBRI_E_SIGNATURE, detail, "digest", 0, 1);
@@ -187,3 +193,34 @@ colibri_status trust_check_update(const struct col_update *update, const uint8_t
     return check(update->key_id, update->signature, &update->bytes, COL_UPDATE_SIGNED_BYTES, update->counter,
                  update->board, sizeof update->board, board, counter, detail);
 }
+
+#ifdef TRUST_PUBLIC_KEY
+colibri_status trust_check_experts(const void *image, uint64_t bytes, const char *board, void (*between)(void *user),
+                                   void *user, struct colibri_detail *detail)
+{
+    static struct col_image view; /* 400 bytes that the stack need not carry */
+    colibri_status status = col_image_open(image, bytes, &view, detail);
+    /* What was taken once stays good when the counter is raised: it belongs to an image that is accepted. */
+    for (uint32_t i = 0; i < view.update_count && status == COLIBRI_OK; i++) {
+        status = trust_check_update(&view.update[i], view.header->image_id, board, 0, detail);
+    }
+    for (uint32_t i = 0; i < view.expert_count && status == COLIBRI_OK && !view.front; i++) {
+        const struct col_expert *e = &view.expert[i];
+        struct col_place place;
+        uint8_t found[TRUST_DIGEST_BYTES];
+        col_image_effective(&view, i, &place);
+        digest_of(view.base + place.offset, e->bytes, found, sizeof found, between, user);
+        if (!trust_same_digest(found, place.digest, sizeof found)) {
+            return col_fail(COLIBRI_E_SIGNATURE, detail, "expert", e->layer, e->expert);
+        }
+    }
+    return status;
+}
+#else
+colibri_status trust_check_experts(const void *image, uint64_t bytes, const char *board, void (*between)(void *user),
+                                   void *user, struct colibri_detail *detail)
+{
+    (void)image, (void)bytes, (void)board, (void)between, (void)user, (void)detail;
+    return COLIBRI_OK;
+}
+#endif

@@ -41,6 +41,13 @@ COLIBRI_MUST_CHECK colibri_status trust_check_image(const void *image, uint64_t 
                                                     uint64_t counter, void (*between)(void *user), void *user,
                                                     struct colibri_detail *detail);
 
+/* Whether the experts in memory are those that were signed: every replaced one has a signature of its own, and every
+ * expert that can be addressed has its digest. For an image that trust_check_image accepted. COLIBRI_E_SIGNATURE (detail
+ * "unsigned", "key", "signature", or "expert", got the layer, wanted the expert), COLIBRI_E_OTHER_BOARD. */
+COLIBRI_MUST_CHECK colibri_status trust_check_experts(const void *image, uint64_t bytes, const char *board,
+                                                      void (*between)(void *user), void *user,
+                                                      struct colibri_detail *detail);
+
 /* Whether an update of an expert may be taken into the image of that id: COLIBRI_E_UPDATE_BASE when it was made for
  * another one, with a key or without; then as trust_check_signature. The blob's digest is the caller's to compare. */
 COLIBRI_MUST_CHECK colibri_status trust_check_update(const struct col_update *update, const uint8_t image_id[16],

@@ -31,6 +31,7 @@ PUBLIC_SUFFIX = ".public.json"
 PRIVATE_SUFFIX = ".private.json"
 
 KEY_BYTES = 32
+SECRET_BYTES = 64
 MAX_COUNTER = (1 << 64) - 1
 MAX_BOARD_BYTES = 31
 
@@ -74,7 +75,7 @@ class PublicKey:
 
 @dataclass(frozen=True)
 class PrivateKey:
-    """What signs. Its `secret` is not shown."""
+    """What signs. Its `secret`, 64 bytes of which the second half is the public key, is not shown."""
 
     secret: bytes
 
@@ -96,7 +97,9 @@ class PrivateKey:
     @classmethod
     def new(cls) -> PrivateKey:
         """From the system's source of randomness."""
-        return cls(os.urandom(KEY_BYTES))
+        import monocypher
+
+        return cls(bytes(monocypher.generate_signing_key_pair()[0]))
 
     @classmethod
     def load(cls, path: Path) -> PrivateKey:
@@ -286,8 +289,13 @@ def _key(path: Path, fields: dict[str, Any], kind: str, name: str) -> bytes:
         key = bytes.fromhex(fields.get(name, ""))
     except (ValueError, TypeError):
         key = b""
-    public = PublicKey(key) if name == "public" else PrivateKey(key).public if len(key) == KEY_BYTES else None
-    if len(key) != KEY_BYTES or public is None or fields.get("key_id") != public.key_id.hex():
+    if name == "public":
+        right = len(key) == KEY_BYTES and fields.get("key_id") == PublicKey(key).key_id.hex()
+    else:
+        right = len(key) == SECRET_BYTES and fields.get("key_id") == PrivateKey(key).public.key_id.hex()
+        # The two halves belong together, or signatures would be wrong in a way that gives the key away.
+        right = right and PrivateKey(key).public.check(PrivateKey(key).sign(b"check"), b"check")
+    if not right:
         raise UsageError(f"{path} is damaged: its {name} key does not fit its key_id", "Use a copy of it.")
     return key
 

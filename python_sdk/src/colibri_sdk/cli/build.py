@@ -3,26 +3,35 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
-from colibri_sdk.cli import output
+from colibri_sdk.cli import options, output
+from colibri_sdk.errors import UsageError
 
 
 @click.command()
 @click.argument("names", metavar="[BOARD]...", nargs=-1)
+@options.public_key_option
 @click.option("--all", "all_boards", is_flag=True, help="All boards.")
 @click.option("--jobs", "-j", type=click.IntRange(1), default=2, show_default=True, help="Compilers at once.")
 @click.option("--verbose", "-v", is_flag=True, help="Show what the build prints.")
 @output.json_option
-def command(names: tuple[str, ...], all_boards: bool, jobs: int, verbose: bool, as_json: bool) -> None:
+def command(
+    names: tuple[str, ...], public_key: Path | None, all_boards: bool, jobs: int, verbose: bool, as_json: bool
+) -> None:
     """Build the firmware of each BOARD; without one, the host library. Only what changed is built."""
-    from colibri_sdk.boards import list_boards, load_board
+    from colibri_sdk.boards import list_boards, load_board, with_key
     from colibri_sdk.build import build, build_host_library
 
     log = output.note if verbose else None
     boards = list_boards() if all_boards else [load_board(name) for name in names]
+    if public_key is not None:
+        if not boards:
+            raise UsageError("--public-key is for the firmware of boards", "Name a board, or use --all.")
+        boards = [with_key(board, public_key) for board in boards]
     if not boards:
         library = build_host_library(jobs=jobs, log=log)
         output.emit_json([{"board": "host", "library": library}]) if as_json else click.echo(str(library))

@@ -19,6 +19,7 @@ from colibri_sdk.errors import UsageError
 @options.quant_option
 @click.option("--cpu", help="Processor model, where the board has a choice.")
 @options.memory_option
+@options.public_key_option
 @click.option("--pty", is_flag=True, help="Offer a pseudo-terminal instead of a Unix socket.")
 @click.option("--socket", "socket_path", type=click.Path(path_type=Path), help="Where to listen. Default: a new place.")
 @output.json_option
@@ -29,6 +30,7 @@ def command(
     quant: str,
     cpu: str | None,
     memory: int | None,
+    public_key: Path | None,
     pty: bool,
     socket_path: Path | None,
     as_json: bool,
@@ -38,7 +40,7 @@ def command(
     With --model a card is written for it; with --card the board runs from that file and keeps what it writes there.
     """
     from colibri_sdk import bridge, emulator, targets
-    from colibri_sdk.boards import load_board, with_memory
+    from colibri_sdk.boards import load_board, with_key, with_memory
     from colibri_sdk.build import build
 
     if (model is None) == (card is None):
@@ -46,6 +48,8 @@ def command(
     board = load_board(board_name)
     if memory:
         board = with_memory(board, memory)
+    if public_key is not None:
+        board = with_key(board, public_key)
 
     def ready(port: str) -> None:
         if as_json:

@@ -28,6 +28,7 @@ from colibri_sdk.cli import options, output
     help="2: room for a second model, so that `update model` can try a new one and take it back. Default: 2 where the "
     "card has room.",
 )
+@options.public_key_option
 @options.quant_option
 @output.json_option
 def command(
@@ -37,6 +38,7 @@ def command(
     boot_files: Path | None,
     force: bool,
     slots: int | None,
+    public_key: Path | None,
     quant: str,
     as_json: bool,
 ) -> None:
@@ -46,11 +48,13 @@ def command(
     interrupted does not look like a whole one.
     """
     from colibri_sdk import targets
-    from colibri_sdk.boards import load_board
+    from colibri_sdk.boards import load_board, with_key
     from colibri_sdk.build import build
     from colibri_sdk.flash import write_card
 
     board = load_board(board_name)
+    if public_key is not None:
+        board = with_key(board, public_key)
     image = targets.image_for(model, quant=quant, log=output.note)
     output.note(f"building the firmware of {board.name}")
     firmware = build(board)

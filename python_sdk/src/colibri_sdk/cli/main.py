@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "profile": "Record which experts a model needs; --pin keeps them cached.",
     "flash": "Write a card image or a real card.",
     "update": "Replace one expert or the model of a device in the field; confirm or take back.",
+    "keys": "Make keys, sign images, verify them.",
     "emulate": "Run an emulated board and keep it running.",
     "run": "Send one prompt and show the answer.",
     "chat": "Talk to a model.",

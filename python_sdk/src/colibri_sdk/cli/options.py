@@ -71,6 +71,13 @@ memory_option = click.option(
 )
 
 
+public_key_option = click.option(
+    "--public-key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Firmware that runs only what this key's owner signed (`colibri-sdk keys`).",
+)
+
+
 def device_options(function: F) -> F:
     """--port, --board, --model, --quant, --cpu, --memory, --baud, --timeout: see `open_target`."""
     return _all(

@@ -4,6 +4,8 @@
 It comes from the source package of pymonocypher, which the SDK signs with, so that both sides run the same code. pip
 brings that package from the package index and compares its SHA-256 with the one below; it stays in build/downloads, so
 that later builds need no network. Whoever builds without one puts the file there.
+
+Not called monocypher.py, because SCons would then give it to those who import the Python package.
 """
 
 import functools
