@@ -39,9 +39,7 @@ def image(tiny_mixtral: Packed, tmp_path: Path) -> Path:
 
 def started(firmware: Firmware, image: Path, *arguments: str) -> DeviceInfo:
     with (
-        emulator.start(
-            load_board("host"), firmware=firmware, arguments=["--block", str(image), *arguments]
-        ) as process,
+        emulator.start(load_board("host"), firmware=firmware, arguments=["--block", str(image), *arguments]) as process,
         Device.open(process, timeout=60) as device,
     ):
         device.wait_for_model()
