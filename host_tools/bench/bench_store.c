@@ -5,7 +5,7 @@
  *     bench_store IMAGE [--slots N] [--rounds N] [--batch N] [--tokens N] [--prefetch]
  *
  * In turns, so that a disk that others use as well treats both alike: reads a stretch of the experts in their order,
- * and computes random tokens with N experts of each layer in memory (default 1: nearly every expert is missed). Both go
+ * and computes random tokens with N experts of each layer in memory (default 2: most experts are missed). Both go
  * through the host board's block device, past the page cache. The plain reader asks for 1 MB after the other, eight at
  * a time: what the file gives at best.
  *
@@ -237,7 +237,7 @@ static uint32_t number(const char *option, const char *text, uint32_t limit)
 
 static struct options read_options(char **arguments)
 {
-    struct options options = {.slots = 1, .rounds = 9, .batch = 64, .tokens = 16};
+    struct options options = {.slots = 2, .rounds = 9, .batch = 64, .tokens = 16};
     for (char **word = arguments + 1; *word != NULL; word++) {
         if (strcmp(*word, "--slots") == 0) {
             options.slots = number("--slots", *++word, UINT32_MAX);
