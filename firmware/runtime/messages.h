@@ -60,6 +60,7 @@ enum provoke_kind { PROVOKE_ILLEGAL = 1, PROVOKE_ACCESS = 2, PROVOKE_HANG = 3 };
 enum update_kind { UPDATE_EXPERT = 1, UPDATE_MODEL = 2 };
 enum update_state { UPDATE_IDLE = 0, UPDATE_OPEN = 1, UPDATE_WORKING = 2 };
 enum update_where { UPDATE_TARGET = 0, UPDATE_RUNNING_IMAGE = 1 };
+#define UPDATE_DATA_BYTES 12288u /* of one UPDATE_DATA */
 enum device_state { DEVICE_LOADING = 1, DEVICE_READY = 2, DEVICE_NO_MODEL = 3 };
 
 static inline uint16_t load_u16(const uint8_t *p)

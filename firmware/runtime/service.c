@@ -6,6 +6,7 @@
 #include "fault.h"
 #include "generation.h"
 #include "setup.h"
+#include "update_requests.h"
 #include "trust.h"
 
 /* A poll from inside the engine does nothing more often than this: reading a clock is cheaper than a UART register or
@@ -91,16 +92,16 @@ static void answer_hello(struct service *service, struct request *request)
 static void write_store(const struct service *service, struct writer *writer)
 {
     const struct model *model = &service->model;
-    const struct boot *boot = &service->boot;
-    const bool slots = boot->chosen && boot->volume.slots == COL_SLOTS;
+    const struct update *update = &service->update;
+    const uint32_t running = update_running_slot(update);
     write_u8(writer, model->mode);
     write_u8(writer, trust_has_key());
-    write_u8(writer, slots ? (uint8_t)(boot->running + 1u) : 0);
-    write_u8(writer, boot->on_trial);
+    write_u8(writer, (uint8_t)running);
+    write_u8(writer, running != 0 && running == update_trial_slot(update));
     write_u32(writer, model->cache_slots);
     write_u64(writer, model->slot_bytes);
-    write_u64(writer, model->updates_sequence);
-    write_u64(writer, boot->state.counter);
+    write_u64(writer, update_sequence(update));
+    write_u64(writer, update_counter(update));
 }
 
 static void answer_info(struct service *service, struct request *request)
@@ -268,6 +269,15 @@ static const struct entry entries[] = {
     [MESSAGE_TOKENIZE] = {.answer = generation_tokenize, .needs_model = true},
     [MESSAGE_REBOOT] = {.answer = answer_reboot, .at_once = true, .no_body = true},
     [MESSAGE_PROVOKE] = {.answer = answer_provoke, .at_once = true},
+    [MESSAGE_UPDATE_STATUS] = {.answer = update_answer_status, .beside = true, .no_body = true},
+    [MESSAGE_UPDATE_BEGIN] = {.answer = update_answer_begin, .beside = true},
+    [MESSAGE_UPDATE_DATA] = {.answer = update_answer_data, .beside = true},
+    [MESSAGE_UPDATE_COMMIT] = {.answer = update_answer_commit, .beside = true, .no_body = true},
+    [MESSAGE_UPDATE_CONFIRM] = {.answer = update_answer_confirm, .beside = true, .no_body = true},
+    [MESSAGE_UPDATE_ROLLBACK] = {.answer = update_answer_rollback, .beside = true, .no_body = true},
+    [MESSAGE_DIRECTORY] = {.answer = update_answer_directory, .beside = true, .needs_model = true},
+    [MESSAGE_UPDATE_COPY] = {.answer = update_answer_copy, .beside = true},
+    [MESSAGE_UPDATE_CRC] = {.answer = update_answer_crc, .beside = true},
     [MESSAGE_CONFIGURE] = {.answer = setup_configure},
 };
 
@@ -355,14 +365,20 @@ bool service_poll(struct service *service)
     } else {
         dispatch(service);
     }
+    update_requests_poll(service);
     return running->cancel;
 }
 
 void service_step(struct service *service)
 {
     bool outstanding = service->link.base != service->link.next;
-    link_wait(&service->link, outstanding ? OUTSTANDING_MS : IDLE_MS);
+    if (update_is_working(&service->update)) {
+        link_pump(&service->link);
+    } else {
+        link_wait(&service->link, outstanding ? OUTSTANDING_MS : IDLE_MS);
+    }
     dispatch(service);
+    update_requests_poll(service);
     log_send(&service->log, &service->link);
 }
 
@@ -425,6 +441,8 @@ void service_init(struct service *service)
     service->boot = (struct boot){0};
     service->model = (struct model){0};
     service->scratch = NULL;
+    update_init(&service->update, &(struct update_setup){0});
+    service->waiting = (struct request){0};
     service->running = (struct running){0};
     service->holding = false;
     writer_begin(&service->route, service->route_bytes, sizeof service->route_bytes);

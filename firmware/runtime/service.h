@@ -16,6 +16,7 @@
 #include "link.h"
 #include "log.h"
 #include "messages.h"
+#include "update.h"
 #include "runtime.h"
 #include "storage.h"
 
@@ -54,10 +55,17 @@ struct model {
     uint64_t image_bytes;  /* the whole */
     uint64_t kept_bytes;   /* of hal_board.memory, that hold the image's beginning */
     uint64_t arena_bytes;
-    uint64_t updates_sequence; /* of the list of replaced experts; 0 where nobody has read it */
     uint8_t *canary;      /* SERVICE_CANARY_BYTES behind the arena */
     uint32_t *ids;        /* [ids_capacity]: the prompt of the running request */
     uint32_t ids_capacity; /* the context */
+};
+
+/* A request as its handler sees it. */
+struct request {
+    uint16_t type;
+    uint32_t number;
+    uint32_t epoch;
+    struct reader body;
 };
 
 struct service {
@@ -77,6 +85,8 @@ struct service {
     struct store_options store; /* as the model was set up */
     struct model model;
     uint8_t *scratch; /* COLIBRI_SELFTEST_BYTES for the self-test, NULL when the board has not even that */
+    struct update update;
+    struct request waiting; /* to be answered when the update's job is done */
     struct running running;
     bool holding; /* a message of the link is being read */
     struct writer route;
@@ -101,15 +111,7 @@ struct colibri_hooks service_hooks(struct service *service);
 void service_paint_canary(uint8_t *canary);
 bool service_canary_intact(const uint8_t *canary);
 
-/* ---- for the handlers of requests (generation.c) */
-
-/* A request as its handler sees it. */
-struct request {
-    uint16_t type;
-    uint32_t number;
-    uint32_t epoch;
-    struct reader body;
-};
+/* ---- for the handlers of requests (generation.c, update_requests.c) */
 
 /* Gives the message back: call it when nothing of the body is needed any more. */
 void service_release(struct service *service);

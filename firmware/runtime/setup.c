@@ -350,8 +350,23 @@ static void say_no_model(struct service *service, colibri_status status, const s
     log_end(&service->log);
 }
 
+/* What there is for updates. */
+static void open_updates(struct service *service)
+{
+    const struct model *model = &service->model;
+    const bool chosen = service->boot.chosen && model->mode != STORE_MAPPED;
+    const struct update_setup setup = {.medium = chosen ? &service->medium : NULL,
+                                       .boot = chosen ? &service->boot : NULL,
+                                       .board = hal_board.name,
+                                       .engine = model->engine,
+                                       .image = chosen && model->engine != NULL ? hal_board.memory : NULL,
+                                       .image_bytes = model->loaded_bytes};
+    update_init(&service->update, &setup);
+}
+
 static void end(struct service *service, colibri_status status, const struct colibri_detail *detail, uint64_t start)
 {
+    open_updates(service);
     if (status == COLIBRI_OK) {
         service_ready(service);
         say_ready(service, start);
@@ -468,8 +483,14 @@ void setup_configure(struct service *service, struct request *request)
         service_error(service, request, status, &detail);
         return;
     }
+    if (update_is_working(&service->update)) {
+        detail = (struct colibri_detail){.where = "update"};
+        service_error(service, request, COLIBRI_E_BUSY, &detail);
+        return;
+    }
     const uint64_t start = hal_board.clock.api->ticks(hal_board.clock.config, hal_board.clock.state);
     struct extent where = {0};
+    update_init(&service->update, &(struct update_setup){0});
     service_begin(service, request);
     service->model.engine = NULL;
     service->state = DEVICE_LOADING;

@@ -4,6 +4,8 @@
  * before it, so that an answer depends on every byte of the prompt and a lost or doubled one shows. One token per
  * byte, and three special ones; some answers hold a two-byte character, whose halves are two tokens. */
 #include "../../firmware/engine/colibri.h"
+#include "../../firmware/engine/detail.h"
+#include "../../firmware/engine/image_view.h"
 #include "../../firmware/engine/sha256.h"
 
 #define VOCAB 259u
@@ -180,6 +182,56 @@ colibri_status colibri_prefill(struct colibri *engine, const uint32_t *ids, size
 colibri_status colibri_forward(struct colibri *engine, uint32_t id, const float **logits)
 {
     return colibri_prefill(engine, &id, 1, logits);
+}
+
+/* What there is of an image is not one: nothing in it can be updated. */
+colibri_status col_image_open(const void *base, uint64_t bytes, struct col_image *image, struct colibri_detail *detail)
+{
+    (void)base;
+    (void)bytes;
+    (void)image;
+    return col_fail(COLIBRI_E_IMAGE_MAGIC, detail, "fake", 0, 1);
+}
+
+colibri_status col_image_open_page(const void *page, struct col_image *image, struct colibri_detail *detail)
+{
+    return col_image_open(page, 0, image, detail);
+}
+
+void col_image_effective(const struct col_image *image, uint32_t index, struct col_place *place)
+{
+    (void)image;
+    (void)index;
+    *place = (struct col_place){0};
+}
+
+bool col_updates_whole(const struct col_update_head *copy, uint64_t copy_bytes, const uint8_t image_id[16])
+{
+    (void)copy;
+    (void)copy_bytes;
+    (void)image_id;
+    return false;
+}
+
+uint32_t colibri_pending_replacements(const struct colibri *engine)
+{
+    (void)engine;
+    return 0;
+}
+
+void colibri_take_replacements(struct colibri *engine)
+{
+    (void)engine;
+}
+
+colibri_status colibri_replace_expert(struct colibri *engine, uint32_t layer, uint32_t expert,
+                                      const struct colibri_replacement *replacement)
+{
+    (void)engine;
+    (void)layer;
+    (void)expert;
+    (void)replacement;
+    return COLIBRI_E_ARGUMENT;
 }
 
 /* 'a' .. 'z', blanks, now and then the first half of a two-byte character, whose second half then follows. */
