@@ -234,7 +234,8 @@ struct col_router {
     uint32_t map_tokens;    /* are in use; both 0: all are */
     float integer_scale;    /* COL_SCORE_INTEGER: steps per unit of logit; else 0 */
     uint32_t integer_shift; /* COL_SCORE_INTEGER: see integer_table, at most COL_MAX_INTEGER_SHIFT; else 0 */
-    uint32_t reserved[4];
+    float smallest_sum;     /* that weights are divided by, with `normalise`; 0: 1e-20 */
+    uint32_t reserved[3];
     struct col_linear gate;           /* [experts][hidden]; COL_SCORE_HASH: does not exist */
     struct col_tensor correction;     /* may not exist: [experts] */
     struct col_tensor integer_table;  /* COL_SCORE_INTEGER: [256], entry i is 65536 exp(-i 2^integer_shift / integer_scale)

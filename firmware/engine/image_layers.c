@@ -359,7 +359,8 @@ static void check_router(struct check *c, struct col_image *image, const struct 
     const bool integer = r->score == COL_SCORE_INTEGER;
     number(c, r->integer_scale, integer, "integer_scale");
     range(c, r->integer_shift, 0, integer ? COL_MAX_INTEGER_SHIFT : 0u, "integer_shift");
-    zeros(c, r->reserved, 4, "layers");
+    number(c, r->smallest_sum, r->smallest_sum != 0.0f, "smallest_sum");
+    zeros(c, r->reserved, 3, "layers");
     /* What has no scores can't correct or group them. */
     if ((hash || integer) && (grouped || !absent(&r->correction))) {
         fail(c, COLIBRI_E_IMAGE_UNSUPPORTED, "router score", r->score, COL_SCORE_SIGMOID);

@@ -126,7 +126,8 @@ static void choose(const struct colibri *engine, const struct col_router *r, uin
         for (uint32_t i = 0; i < r->top_k; i++) {
             sum += weight[i];
         }
-        sum = sum > SMALLEST_SUM ? sum : SMALLEST_SUM;
+        const float smallest = r->smallest_sum > 0.0f ? r->smallest_sum : SMALLEST_SUM;
+        sum = sum > smallest ? sum : smallest;
         for (uint32_t i = 0; i < r->top_k; i++) {
             weight[i] = weight[i] / sum;
         }

@@ -70,8 +70,8 @@ def scalar_paths(dtype: np.dtype[Any]) -> Iterator[Field]:
 
 
 def test_the_walk_finds_every_field() -> None:
-    """By hand: struct col_attention has 13 numbers, col_router 12, col_layer 7 of its own."""
-    assert len(list(scalar_paths(LAYER))) == 13 + 12 + 7
+    """By hand: struct col_attention has 13 numbers, col_router 13, col_layer 7 of its own."""
+    assert len(list(scalar_paths(LAYER))) == 13 + 13 + 7
     assert len(list(tensor_paths(LAYER))) == 17 + 4 + 2 + 2 * 6
     assert len(list(tensor_paths(MODEL))) == 4
 
@@ -97,6 +97,7 @@ def possible(layer: Any, path: Field, value: int) -> bool:
         ("router", "score"): value in {RouterScore.LOGIT, RouterScore.SOFTMAX, RouterScore.SIGMOID},
         ("router", "normalise"): value in {0, 1},
         ("router", "scale"): value in POSITIVE_FLOATS,
+        ("router", "smallest_sum"): value in POSITIVE_FLOATS | ZERO_FLOATS,
         ("router", "top_groups"): value >= 1 and fits,
         ("router", "group_score"): grouped and value in {1, 2},
         ("router", "integer_scale"): value in (POSITIVE_FLOATS if integer else ZERO_FLOATS),

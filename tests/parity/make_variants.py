@@ -251,6 +251,16 @@ VARIANTS: list[Variant] = [
     Variant("llama", "llama3-new", rope(
         "llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=2.0, original_max_position_embeddings=64),
         rope="new"),
+    # All positions are in the context's first part, or none.
+    Variant("llama", "longrope-short", {"max_position_embeddings": 64, "head_dim": 10, **rope(
+        "longrope", factor=4.0, original_max_position_embeddings=64, short_factor=[1.0, 1.1, 1.3, 1.7, 2.5],
+        long_factor=[1.0, 2.0, 3.0, 4.0, 5.0])}, rope="old"),
+    Variant("llama", "longrope-long", {"head_dim": 10, **rope(
+        "longrope", original_max_position_embeddings=16, short_factor=[1.0, 1.1, 1.3, 1.7, 2.5],
+        long_factor=[1.0, 2.0, 3.0, 4.0, 5.0])}, rope="old"),
+    Variant("llama", "longrope-settings", {"head_dim": 10, "num_hidden_layers": 1, **rope(
+        "longrope", factor=8.0, attention_factor=1.2, original_max_position_embeddings=16,
+        short_factor=[1.0] * 5, long_factor=[1.0, 1.5, 2.5, 4.5, 8.0])}, rope="new"),
     Variant("llama", "shards", {"num_hidden_layers": 3}, shards=3),
     Variant("llama", "kv-heads", {"num_key_value_heads": None}, edit=without("num_key_value_heads", "head_dim")),
     Variant("qwen3", "window", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
@@ -279,6 +289,7 @@ VARIANTS: list[Variant] = [
         "use_sliding_window": True, "sliding_window": 4, "layer_types": ["full_attention", "sliding_attention"]}),
     Variant("qwen2_moe", "no-experts", {"num_experts": 0, "num_hidden_layers": 1}),
     Variant("qwen2_moe", "fused", {"num_hidden_layers": 1}, rename=fused),
+    Variant("qwen2_moe", "no-shared", {"shared_expert_intermediate_size": 0, "num_hidden_layers": 1}),
     Variant("qwen2_moe", "odd", {
         **ODD, "intermediate_size": 21, "moe_intermediate_size": 5, "shared_expert_intermediate_size": 9,
         "num_experts": 9, "num_experts_per_tok": 4}),
@@ -312,6 +323,7 @@ VARIANTS: list[Variant] = [
         "yarn", factor=4.0, original_max_position_embeddings=32, mscale=0.707, mscale_all_dim=0.707,
         beta_fast=32, beta_slow=1), rope="old"),
     # Its rotation in transformers needs even strides.
+    Variant("deepseek_v2", "no-shared", {"n_shared_experts": 0}),
     Variant("deepseek_v2", "odd", {
         **ODD_MLA, "kv_lora_rank": 26, "qk_nope_head_dim": 10, "first_k_dense_replace": 0, "num_hidden_layers": 1,
     }, F32),
@@ -328,6 +340,7 @@ VARIANTS: list[Variant] = [
             rename=with_later_layers, edit=lambda config: config.update(num_nextn_predict_layers=1)),
     Variant("deepseek_v3", "fused", {"num_hidden_layers": 1, "first_k_dense_replace": 0, "attention_bias": True},
             rename=fused),
+    Variant("deepseek_v3", "no-shared", {"n_shared_experts": 0}),
     Variant("deepseek_v3", "odd", {**ODD_MLA, "q_lora_rank": 11, "n_group": 1, "topk_group": 1}, F32),
     Variant("gpt_oss", "windows", {
         "sliding_window": 4, "num_hidden_layers": 3, "num_local_experts": 6, "num_experts_per_tok": 3}),
@@ -349,12 +362,15 @@ VARIANTS: list[Variant] = [
             edit=lambda config: config["rope_parameters"].pop("partial_rotary_factor", None)),
     Variant("glm4_moe", "later-layers", {"first_k_dense_replace": 0, "num_hidden_layers": 1, "n_shared_experts": 2},
             rename=with_later_layers, edit=lambda config: config.update(num_nextn_predict_layers=1)),
+    Variant("glm4_moe", "no-shared", {"n_shared_experts": 0}),
     Variant("glm4_moe", "odd", {
         **ODD, "head_dim": 12, "moe_intermediate_size": 9, "n_routed_experts": 7, "routed_scaling_factor": 1.7,
         "num_hidden_layers": 1, "first_k_dense_replace": 0}),
     Variant("ernie4_5_moe", "interval", {
         "moe_layer_interval": 2, "moe_layer_start_index": 0, "num_hidden_layers": 3, "moe_num_shared_experts": 0}),
     Variant("ernie4_5_moe", "biases", {"use_bias": True}),
+    Variant("ernie4_5_moe", "norm-min", {"moe_norm_min": 0.75, "moe_layer_start_index": 0}),
+    Variant("ernie4_5_moe", "no-shared", {"moe_num_shared_experts": 0, "moe_layer_start_index": 0}),
     Variant("ernie4_5_moe", "untied", {"tie_word_embeddings": False, "moe_k": 3, "moe_num_shared_experts": 2}),
     Variant("ernie4_5_moe", "ends", {"moe_layer_start_index": 1, "moe_layer_end_index": 1, "num_hidden_layers": 3}),
     Variant("ernie4_5_moe", "mtp", {"num_hidden_layers": 2}, rename=with_mtp),

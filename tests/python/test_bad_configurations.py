@@ -71,7 +71,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"architectures": ["Llama4ForCausalLM"]}, "Llama4ForCausalLM is not supported"),
     ("mixtral", {"architectures": ["MixtralForCausalLM", "LlamaForCausalLM"]}, "one class name"),
     ("llama", {"hidden_act": "gelu_pytorch_tanh"}, "hidden_act = 'gelu_pytorch_tanh'"),
-    ("llama", {"rope_scaling": {"rope_type": "longrope", "factor": 4.0}, "rope_parameters": ...}, "'longrope'"),
+    ("llama", {"rope_scaling": {"rope_type": "longrope", "factor": 4.0}, "rope_parameters": ...}, "short_factor = None"),
     ("llama", {"rope_scaling": {"type": "su"}, "rope_parameters": ...}, "'su'"),
     ("llama", {"rope_scaling": {"type": ["yarn"]}}, "['yarn']"),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
@@ -82,7 +82,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("deepseek_v3", {"topk_method": "group_limited_greedy"}, "topk_method = 'group_limited_greedy'"),
     ("deepseek_v2", {"scoring_func": "sigmoid"}, "scoring_func = 'sigmoid'"),
     ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method = 'noaux_tc'"),
-    ("ernie4_5_moe", {"moe_norm_min": 0.5}, "moe_norm_min = 0.5"),
+    ("ernie4_5_moe", {"moe_norm_min": 0.0}, "moe_norm_min = 0.0"),
     ("qwen3", {"layer_types": ["chunked_attention", "full_attention"]}, "chunked_attention"),
     ("gpt_oss", {"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "for each kind of layer"),
     # Numbers that contradict each other.

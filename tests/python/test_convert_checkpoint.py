@@ -333,7 +333,12 @@ CONFIG_LIES: dict[str, tuple[dict[str, Any], str]] = {
     "attention bias": ({"attention_bias": True}, "attention_bias = True"),
     "quantised weights": ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
     "sliding window of nothing": ({"sliding_window": 0}, "sliding_window = 0"),
-    "scaled positions": ({"rope_scaling": {"type": "longrope", "factor": 4.0}}, "'longrope'"),
+    "scaled positions": ({"rope_scaling": {"type": "longlongrope", "factor": 4.0}}, "'longlongrope'"),
+    "scaled positions without divisors": ({"rope_scaling": {"type": "longrope", "factor": 4.0}}, "short_factor = None"),
+    "too few divisors": (
+        {"rope_scaling": {"type": "longrope", "short_factor": [1.0, 2.0], "long_factor": [1.0]}}, "short_factor = "),
+    "divisors of zero": (
+        {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [0.0] * 4}}, "_factor = "),
     "scaled positions, new spelling": ({"rope_parameters": {"rope_type": "su", "rope_theta": 1e4}}, "'su'"),
     "scaled positions without a factor": ({"rope_scaling": {"type": "linear"}}, "factor = None"),
     "partial rotation": ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor = 0.5"),

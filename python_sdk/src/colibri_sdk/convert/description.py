@@ -172,6 +172,7 @@ class Router:
     score: RouterScore
     gate: Linear | None
     normalise: bool = False
+    smallest_sum: float = 0.0  # that weights are divided by, with normalise; 0: the engine's own
     scale: float = 1.0
     groups: int = 1
     top_groups: int = 1
@@ -197,6 +198,7 @@ class Router:
             "map_tokens": self.map_tokens,
             "integer_scale": self.integer_scale,
             "integer_shift": self.integer_shift,
+            "smallest_sum": self.smallest_sum,
         }
 
     def tensors(self) -> Parts:

@@ -53,7 +53,7 @@ def rope_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings"):
         _settle(settings, key, config.get(key))
     settings.setdefault("rope_type", "default")
-    if settings["rope_type"] in ("yarn", "llama3"):
+    if settings["rope_type"] in ("yarn", "llama3", "longrope"):
         settings.setdefault("original_max_position_embeddings", config.get("max_position_embeddings"))
     return settings
 
@@ -88,7 +88,7 @@ def mscale(factor: float, weight: float = 1.0) -> float:
 
 
 def yarn_factor(config: Mapping[str, Any]) -> float:
-    """How far YaRN stretches the context: `factor`, or the ratio of the new context to the original one."""
+    """How far the context is stretched: `factor`, or the ratio of the new context to the original one."""
     settings = rope_settings(config)
     if settings.get("factor") is None:
         return _number(config, "max_position_embeddings") / _number(settings, "original_max_position_embeddings")
@@ -193,16 +193,43 @@ def _llama3(base: _Base) -> Rope:
     return _fixed(base.dim, np.where(between, smoothed, scaled).astype(np.float32))
 
 
+def _divisors(base: _Base, key: str) -> Floats:
+    """A divisor for each frequency, from the rotary settings."""
+    found = base.settings.get(key)
+    usable = isinstance(found, list | tuple) and len(found) == base.dim // 2 and all(map(is_usable, found))
+    if not usable:
+        raise CheckpointError(
+            f"the rotary settings have {key} = {str(found)[:100]}; {base.dim // 2} positive numbers are expected",
+            "The file is damaged, or of another model.",
+            where=key,
+        )
+    return np.asarray(found, np.float32)
+
+
+def _longrope(base: _Base) -> Rope:
+    """LongRoPE (Ding et al., 2024): a divisor for each frequency, of two sets; the image's context says which.
+
+    transformers takes the short set up to the original context and changes to the long one, for all positions, when a
+    text grows beyond it. An image has one table: the long set when it is packed for more positions than the original
+    context, else the short one.
+    """
+    original = base.number("original_max_position_embeddings")
+    short, long = (_divisors(base, key) for key in ("short_factor", "long_factor"))
+    if base.settings.get("attention_factor") is not None:
+        attention = base.number("attention_factor")
+    else:
+        stretch = yarn_factor(base.config)
+        attention = 1.0 if stretch <= 1.0 else math.sqrt(1 + math.log(stretch) / math.log(original))
+    exponent = np.arange(0, base.dim, 2, dtype=np.float32) / np.float32(base.dim)
+    positions = np.power(np.float64(base.theta), exponent.astype(np.float64)).astype(np.float32)
+    return Rope(
+        base.dim, lambda context: np.float32(1.0) / ((long if context > original else short) * positions), attention
+    )
+
+
 def _factors(base: _Base) -> Rope:
     """A divisor for each frequency, computed by someone else: GGUF files hold Llama 3.1's scaling so."""
-    factors = np.asarray(base.settings.get("factors", []), np.float32)
-    if factors.shape != (base.dim // 2,) or not np.isfinite(factors).all() or not (factors > 0).all():
-        raise CheckpointError(
-            f"the rotary settings have {factors.size} factors; {base.dim // 2} positive numbers are expected",
-            "The file is damaged.",
-            where="factors",
-        )
-    return _fixed(base.dim, base.plain / factors)
+    return _fixed(base.dim, base.plain / _divisors(base, "factors"))
 
 
 # Each after the transformers library's float32 arithmetic.
@@ -212,6 +239,7 @@ SCALINGS: Mapping[str, Callable[[_Base], Rope]] = {
     "dynamic": _dynamic,
     "yarn": _yarn,
     "llama3": _llama3,
+    "longrope": _longrope,
     "factors": _factors,
 }
 

@@ -76,7 +76,7 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
             shared=shared_block(facts, prefix, width, bias=bias),
         )
 
-    return facts.model(layer, rope, ignored=later_layers(facts))
+    return facts.model(layer, rope, ignored=(*later_layers(facts), *empty_block(facts)))
 
 
 def later_layers(facts: Facts) -> tuple[str, ...]:
@@ -90,6 +90,12 @@ def shared_block(facts: Facts, prefix: str, width: int, *, bias: bool = False) -
     """The shared experts, which are one block of their joint width."""
     count = keys.integer(facts.config, "n_shared_experts")
     return facts.block(f"{prefix}.mlp.shared_experts", width * count, bias=bias) if count else None
+
+
+def empty_block(facts: Facts) -> tuple[str, ...]:
+    """Matrices without numbers, which checkpoints without shared experts hold all the same."""
+    none = keys.integer(facts.config, "n_shared_experts") == 0
+    return (r".*\.mlp\.shared_experts\.\w+\.weight",) if none else ()
 
 
 def corrected_router(facts: Facts, prefix: str, experts: int) -> Router:

@@ -10,7 +10,6 @@ from typing import Any
 from colibri_sdk.convert.architectures import keys
 from colibri_sdk.convert.architectures.blocks import Facts
 from colibri_sdk.convert.description import LayerDescription, ModelDescription, TensorSource
-from colibri_sdk.errors import CheckpointError
 from colibri_sdk.image.layout import RouterScore
 
 CLASSES = ("Ernie4_5_MoeForCausalLM",)
@@ -25,10 +24,6 @@ _DEFAULTS: Mapping[str, Any] = {
     "moe_layer_end_index": -1,
 }
 
-# The chosen experts' scores are divided by their sum, or by moe_norm_min where that is larger: a matter of numbers so
-# small that no sum comes near. Of a larger one the engine knows nothing.
-_LARGEST_NORM_MIN = 1e-6
-
 
 def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescription:
     config = {**_DEFAULTS, **config}
@@ -42,12 +37,7 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
     last = facts.layers - 1 if last == -1 else last
     interval = keys.positive_integer(config, "moe_layer_interval", 1)
     shared = keys.integer(config, "moe_num_shared_experts")
-    if keys.positive_number(config, "moe_norm_min", 1e-12) > _LARGEST_NORM_MIN:
-        raise CheckpointError(
-            f"config.json has moe_norm_min = {config['moe_norm_min']}, which is not supported",
-            f"At most {_LARGEST_NORM_MIN} is.",
-            where="moe_norm_min",
-        )
+    smallest_sum = keys.positive_number(config, "moe_norm_min", 1e-12)
 
     def layer(prefix: str, index: int) -> LayerDescription:
         attention = facts.attention(prefix, rope, bias=bias, output_bias=bias, neighbours=True)
@@ -66,6 +56,7 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
                 RouterScore.SOFTMAX,
                 top_k_names=("moe_k", "num_experts_per_tok"),
                 normalise=True,
+                smallest_sum=smallest_sum,
                 correction=TensorSource(correction, 1, experts, (1, experts), is_vector=True),
             ),
             experts=facts.experts(f"{prefix}.mlp.experts", experts, width),

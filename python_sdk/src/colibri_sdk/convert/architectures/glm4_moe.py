@@ -9,7 +9,7 @@ from typing import Any
 
 from colibri_sdk.convert.architectures import keys
 from colibri_sdk.convert.architectures.blocks import Facts
-from colibri_sdk.convert.architectures.deepseek import corrected_router, later_layers, shared_block
+from colibri_sdk.convert.architectures.deepseek import corrected_router, empty_block, later_layers, shared_block
 from colibri_sdk.convert.description import LayerDescription, ModelDescription
 from colibri_sdk.image.layout import QkNorm
 
@@ -48,4 +48,4 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
             shared=shared_block(facts, prefix, width),
         )
 
-    return facts.model(layer, rope, ignored=later_layers(facts))
+    return facts.model(layer, rope, ignored=(*later_layers(facts), *empty_block(facts)))

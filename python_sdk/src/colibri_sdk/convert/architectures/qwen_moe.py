@@ -36,6 +36,7 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
     bias = keys.switch(config, "qkv_bias" if older else "attention_bias", False)
     experts = facts.expert_count("num_experts", "num_local_experts", smallest=0)
     step = keys.positive_integer(config, "decoder_sparse_step", 1)
+    shared_width = keys.integer(config, "shared_expert_intermediate_size") if older else 0
     dense = keys.integers(config, "mlp_only_layers")
     window = _windows(facts, older) if keys.switch(config, "use_sliding_window", False) else (0,) * facts.layers
 
@@ -52,7 +53,6 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
         if experts == 0 or index in dense or (index + 1) % step:
             dense_width = keys.positive_integer(config, "intermediate_size")
             return LayerDescription(attention, norm, shared=facts.block(f"{prefix}.mlp", dense_width))
-        shared_width = keys.positive_integer(config, "shared_expert_intermediate_size") if older else 0
         return LayerDescription(
             attention,
             norm,
@@ -65,13 +65,15 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
             experts=facts.experts(
                 f"{prefix}.mlp.experts", experts, keys.positive_integer(config, "moe_intermediate_size")
             ),
-            shared=facts.block(f"{prefix}.mlp.shared_expert", shared_width) if older else None,
+            shared=facts.block(f"{prefix}.mlp.shared_expert", shared_width) if shared_width else None,
             shared_gate=TensorSource.matrix(f"{prefix}.mlp.shared_expert_gate.weight", 1, facts.hidden)
-            if older
+            if shared_width
             else None,
         )
 
-    return facts.model(layer, rope)
+    # A shared expert of width 0 has matrices without numbers, and a gate that multiplies nothing.
+    empty = older and shared_width == 0
+    return facts.model(layer, rope, ignored=(r".*\.mlp\.shared_expert(_gate|\.\w+)\.weight",) if empty else ())
 
 
 def _windows(facts: Facts, older: bool) -> tuple[int, ...]:

@@ -275,6 +275,8 @@ def _rotary(meta: Metadata, config: Mapping[str, Any], factors: list[float] | No
     multiplier = meta.number("rope.scaling.yarn_log_multiplier")
     meta.expect("rope.scaling.yarn_ext_factor", (1.0, -1.0))
     meta.expect("rope.scaling.attn_factor", (1.0,))
+    if kind == "longrope":
+        meta.refuse("scales rotary positions by 'longrope', which is not supported in GGUF files; take the checkpoint")
     if kind not in (None, "none"):
         settings |= {"rope_type": kind, "factor": factor}
     if kind == "yarn":
