@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Boards that trust one key: what they take, and what they refuse before a byte is written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from colibri_sdk.boards import load_board, with_key
+from colibri_sdk.build import build
+from colibri_sdk.errors import DeviceError, ImageError
+from colibri_sdk.image.layout import UPDATE, SectionKind
+from colibri_sdk.image.reader import ImageFile
+from colibri_sdk.signing import PrivateKey, sign_image, sign_update
+from colibri_sdk.status import Status
+from colibri_sdk.update.expert import describe_update, expert_content
+from forge import Forge
+from update_bench import BOARDS, Bench, answer, expected_answers, renew, replace, status_of
+from update_images import EXPERT, LAYER, make_images
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return make_images(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture(scope="module")
+def answers(images: dict[str, Path]) -> dict[str, str]:
+    return expected_answers(images)
+
+
+@dataclass(frozen=True)
+class Signed:
+    """Images signed with the key (counter 2, for any board), and a card with a board that trusts this key alone."""
+
+    images: dict[str, Path]
+    table: Bench
+
+
+# Always the same, for the directory that firmware is built in is named after it.
+PRIVATE = PrivateKey(bytes(range(32)))
+
+
+@pytest.fixture(scope="module")
+def public_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("keys") / "test.public.json"
+    PRIVATE.public.save(path)
+    return path
+
+
+@pytest.fixture
+def signed(public_key: Path, images: dict[str, Path], tmp_path: Path) -> Callable[[str], Signed]:
+    def make(name: str) -> Signed:
+        own = {}
+        for kind in ("old", "expert", "new"):
+            own[kind] = Path(shutil.copy(images[kind], tmp_path / f"{kind}.colibri"))
+            sign_image(own[kind], PRIVATE, counter=2)
+        board = with_key(load_board(name), public_key)
+        return Signed(own, Bench(board, build(board), own["old"], tmp_path / "card.img"))
+
+    return make
+
+
+def update_for(image: Path, base: Path, key: PrivateKey | None, **terms: Any) -> bytes:
+    with ImageFile(base) as file, expert_content(image, LAYER, EXPERT) as content:
+        made = describe_update(
+            content, LAYER, EXPERT, **{"generation": 1, "image_id": file.image_id, "counter": 2, **terms}
+        )
+    return made if key is None else sign_update(np.frombuffer(made, UPDATE)[0], key)
+
+
+@pytest.mark.parametrize("name", BOARDS[:2])
+def test_a_board_with_a_key_takes_what_is_signed(
+    name: str, signed: Callable[[str], Signed], answers: dict[str, str]
+) -> None:
+    bench = signed(name)
+    with bench.table.started() as (device, _):
+        assert answer(device) == answers["old"]
+        prepared = update_for(bench.images["expert"], bench.images["old"], PRIVATE, board=device.info().board)
+        assert replace(device, bench.images["expert"], prepared=prepared).generation == 1
+        assert answer(device) == answers["expert"]
+        if name == "host":
+            newer = bench.images["new"]
+            sign_image(newer, PRIVATE, counter=7)
+            assert renew(device, newer).confirmed
+            assert answer(device) == answers["new"]
+            assert status_of(device).counter == 7
+            with pytest.raises(DeviceError) as raised:
+                renew(device, bench.images["old"])
+            error = raised.value
+            assert (error.status, error.where, error.got, error.wanted) == (Status.E_COUNTER, "counter", 2, 7)
+
+
+def test_a_board_with_a_key_refuses_all_else_before_a_byte_is_written(
+    signed: Callable[[str], Signed], answers: dict[str, str]
+) -> None:
+    bench = signed("host")
+    old, new = bench.images["old"], bench.images["expert"]
+    stranger = PrivateKey.new()
+    forged = bytearray(update_for(new, old, PRIVATE))
+    forged[150] ^= 1  # in the signature
+    lies: list[tuple[bytes, Status, str]] = [
+        (update_for(new, old, None), Status.E_SIGNATURE, "unsigned"),
+        (update_for(new, old, stranger), Status.E_SIGNATURE, "key"),
+        (bytes(forged), Status.E_SIGNATURE, "signature"),
+        (update_for(new, old, PRIVATE, counter=1), Status.E_COUNTER, "counter"),
+        (update_for(new, old, PRIVATE, board="rpi3"), Status.E_OTHER_BOARD, "rpi3"),
+        (update_for(new, new, PRIVATE), Status.E_UPDATE_BASE, "image"),
+    ]
+    with bench.table.started() as (device, _):
+        before = bench.table.card.read_bytes()
+        for update, status, where in lies:
+            with pytest.raises((DeviceError, ImageError)) as raised:
+                replace(device, new, prepared=update)
+            assert (raised.value.status, raised.value.where) == (status, where)
+        for change, status, where in (
+            (lambda path: None, Status.E_COUNTER, "counter"),
+            (lambda path: sign_image(path, stranger, counter=2), Status.E_SIGNATURE, "key"),
+            (lambda path: sign_image(path, PRIVATE, counter=2, board="rpi3"), Status.E_OTHER_BOARD, "rpi3"),
+        ):
+            path = bench.images["new"]
+            sign_image(path, PRIVATE, counter=1)
+            change(path)
+            with pytest.raises((DeviceError, ImageError)) as raised:
+                renew(device, path)
+            assert (raised.value.status, raised.value.where) == (status, where)
+        assert bench.table.card.read_bytes() == before
+        assert answer(device) == answers["old"]
+
+
+def test_what_is_not_what_was_signed_never_starts(
+    signed: Callable[[str], Signed], answers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another weight, all checksums made right for it, and the signature of the image as it was: the commit fails."""
+    bench = signed("host")
+    path = bench.images["new"]
+    forge = Forge(path)
+    forge.contents(SectionKind.RESIDENT)[-100] ^= 1
+    forge.seal()
+    forge.write(path)
+    monkeypatch.setattr("colibri_sdk.update.model._check_file", lambda image: None)  # which would find it here
+    with bench.table.started() as (device, _):
+        with pytest.raises((DeviceError, ImageError)) as raised:
+            renew(device, path)
+        assert (raised.value.status, raised.value.where) == (Status.E_SIGNATURE, "digest")
+        status = status_of(device)
+        assert (status.trial, status.image_ids[1]) == (0, "")
+        device.reboot()
+        assert answer(device) == answers["old"]
