@@ -12,6 +12,13 @@ from SCons.Script import Alias, Environment, File
 from sources import INCLUDES, c_files, engine_objects, objects, shorten_commands
 
 
+# What of the firmware updates models and chooses the one to start; needs neither a link nor a board.
+UPDATE_PARTS = [
+    f"firmware/runtime/{name}.c"
+    for name in ("boot", "loader", "trust", "update", "update_expert", "update_list", "update_model", "volume")
+]
+
+
 def api_version():
     """MAJOR.MINOR.0 from colibri.h, which is the only place that states it."""
     text = File("#firmware/engine/colibri.h").get_text_contents()
@@ -76,6 +83,8 @@ def declare_host(out, arguments):
         LINKFLAGS=[*env["LINKFLAGS"], "-pthread"],  # the readers of its block device
     )
     made += _programs(env, out, build, "host_tools/bench", static)
+    cut = objects(env, build, [*c_files("host_tools/powercut"), *UPDATE_PARTS])
+    made += env.Program(f"{build}/powercut", [*cut, *monocypher_source.objects(env, out, build), static])
     Alias("host-tests", _programs(env, out, build, "tests/engine", static))
     Alias("host", made)
     Alias("host-sanitize", made)

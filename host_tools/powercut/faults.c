@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * faults.c: a medium that fails, or lies, at one write. */
+#include <stdio.h>
+#include <string.h>
+
+#include "check.h"
+
+/* A device after the first `steps` steps of a scenario; `disk` is fresh. */
+static void replay(const struct campaign *campaign, const struct scenario *scenario, uint32_t steps, struct disk *disk,
+                   struct device *device)
+{
+    scenario_prepare(scenario, &campaign->images, disk);
+    for (uint32_t i = 0; i < steps; i++) {
+        colibri_status unfailing = scenario_act(&scenario->action[i], &campaign->images, device);
+        (void)unfailing;
+    }
+}
+
+/* A step with a write that goes wrong, then the same step again. */
+static bool survives(const struct campaign *campaign, const struct scenario *scenario, uint32_t step, size_t write,
+                     bool lies, const struct future *before, const struct future *after)
+{
+    const struct action *action = &scenario->action[step];
+    struct disk disk = disk_new(scenario_blocks(&campaign->images)), copy = disk_new(disk.blocks);
+    struct device device = device_new(&disk, scenario->front_only, campaign->memory_bytes);
+    uint8_t old[HASH_BYTES], now[HASH_BYTES];
+    replay(campaign, scenario, step, &disk, &device);
+    device_hash(&device, old);
+    disk.fault_lies = lies;
+    disk.fault_in = write;
+    const colibri_status status = scenario_act(action, &campaign->images, &device);
+    disk.fault_in = 0;
+    device_hash(&device, now);
+    disk_copy(&copy, &disk);
+    struct future future = look_ahead(campaign, scenario, &copy);
+    bool ok = same_future(&future, before) || same_future(&future, after);
+    if (action->kind != ACTION_BOOT) {
+        /* Said to be done, it is done; said to have failed, what runs is what ran. */
+        ok = ok && (status == COLIBRI_OK ? same_future(&future, after) : memcmp(old, now, sizeof old) == 0);
+    }
+    ok = ok && takes_updates(campaign, scenario, &copy);
+    if (ok && status != COLIBRI_OK && !device.update.broken) {
+        ok = scenario_act(action, &campaign->images, &device) == COLIBRI_OK;
+        future = look_ahead(campaign, scenario, &disk);
+        ok = ok && same_future(&future, after);
+    }
+    device_free(&device);
+    disk_free(&disk);
+    disk_free(&copy);
+    return ok;
+}
+
+void run_faults(struct campaign *campaign, const struct scenario *scenario)
+{
+    struct disk disk = disk_new(scenario_blocks(&campaign->images)), copy = disk_new(disk.blocks);
+    struct device device = device_new(&disk, scenario->front_only, campaign->memory_bytes);
+    for (uint32_t step = 0; step < SCENARIO_ACTIONS && scenario->action[step].kind != ACTION_END; step++) {
+        replay(campaign, scenario, step, &disk, &device);
+        disk_copy(&copy, &disk);
+        const struct future before = look_ahead(campaign, scenario, &copy);
+        disk.recording = true;
+        disk.log_count = 0;
+        colibri_status unfailing = scenario_act(&scenario->action[step], &campaign->images, &device);
+        (void)unfailing;
+        disk.recording = false;
+        disk_copy(&copy, &disk);
+        const struct future after = look_ahead(campaign, scenario, &copy);
+        for (size_t write = 1; write <= disk.log_count; write++) {
+            if (disk.log_count - write >= SWITCHING && (write - 1) % campaign->every != 0) {
+                continue;
+            }
+            for (uint32_t lies = 0; lies < 2; lies++) {
+                campaign->faults++;
+                if (!survives(campaign, scenario, step, write, lies != 0, &before, &after)) {
+                    campaign->failures++;
+                    printf("  step %u, write %zu of %zu %s: wrong\n", step + 1, write, disk.log_count,
+                           lies != 0 ? "stores something else" : "fails");
+                }
+            }
+        }
+    }
+    device_free(&device);
+    disk_free(&disk);
+    disk_free(&copy);
+}
