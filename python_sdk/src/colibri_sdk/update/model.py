@@ -81,7 +81,8 @@ def update_model(
         calls = UpdateCalls(device)
         status = calls.wait_settled(progress)
         _require_slots(status)
-        if not status.trial and status.running == status.active and device.info().image_id == image_id:
+        same = device.info().image_id == image_id and not status.updates  # with a replaced expert it is another model
+        if same and not status.trial and status.running == status.active:
             return ModelUpdate(image_id, image_bytes, slot_name(status.active), confirmed=True, unchanged=True)
         traffic, start = Traffic(), time.monotonic()
         if status.trial and status.image_ids[status.trial - 1] == image_id:
