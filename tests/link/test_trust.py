@@ -12,7 +12,10 @@ from typing import Any
 import cffi
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import eddsa_reference
 from colibri_sdk.convert import pack
 from colibri_sdk.image.layout import PAGE, UPDATE, SectionKind
 from colibri_sdk.signing import PrivateKey, PublicKey, sign_image, sign_update, update_message
@@ -36,12 +39,17 @@ void trust_digest_add(void *digest, const void *data, size_t bytes);
 void trust_digest_end(void *digest, uint8_t *out);
 bool trust_same_digest(const uint8_t *a, const uint8_t *b, size_t bytes);
 void crypto_eddsa_sign(uint8_t *signature, const uint8_t *secret, const uint8_t *message, size_t bytes);
+int crypto_eddsa_check(const uint8_t *signature, const uint8_t *key, const uint8_t *message, size_t bytes);
 void crypto_eddsa_key_pair(uint8_t *secret, uint8_t *public_key, uint8_t *seed);
 """
 
 KEY, OTHER = PrivateKey.new(), PrivateKey.new()
 
 Verdict = tuple[int, str]
+
+
+def blake2b(data: bytes) -> bytes:
+    return hashlib.blake2b(data).digest()
 
 
 class Trust:
@@ -143,6 +151,23 @@ def test_both_sides_sign_alike(keyed: Trust, message: bytes) -> None:
     keyed.lib.crypto_eddsa_sign(signature, secret, message, len(message))
     assert bytes(ffi.buffer(public)) == KEY.public.key
     assert bytes(ffi.buffer(signature)) == KEY.sign(message)
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.binary(min_size=32, max_size=32), message=st.binary(max_size=300))
+def test_the_device_signs_and_checks_as_the_reference(keyed: Trust, seed: bytes, message: bytes) -> None:
+    """Another implementation, see tests/python/test_eddsa.py; and S has one form only."""
+    ffi, lib = keyed.ffi, keyed.lib
+    secret, public, signature = ffi.new("uint8_t[64]"), ffi.new("uint8_t[32]"), ffi.new("uint8_t[64]")
+    lib.crypto_eddsa_key_pair(secret, public, ffi.new("uint8_t[32]", seed))
+    lib.crypto_eddsa_sign(signature, secret, message, len(message))
+    wanted = eddsa_reference.sign(seed, message, blake2b)
+    assert bytes(ffi.buffer(public)) == eddsa_reference.public_key(seed, blake2b)
+    assert bytes(ffi.buffer(signature)) == wanted
+    s = int.from_bytes(wanted[32:], "little") + eddsa_reference.ORDER
+    assert lib.crypto_eddsa_check(wanted, public, message, len(message)) == 0
+    assert lib.crypto_eddsa_check(wanted[:32] + s.to_bytes(32, "little"), public, message, len(message)) != 0
+    assert lib.crypto_eddsa_check(wanted, public, message + b"x", len(message) + 1) != 0
 
 
 def test_images(keyed: Trust, keyless: Trust, image: Path) -> None:
