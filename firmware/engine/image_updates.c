@@ -80,15 +80,21 @@ static bool place_ok(const struct col_image *image, const struct col_update *upd
            find(update, count, packed->layer, packed->expert) != NULL;
 }
 
+bool col_update_ok(const struct col_image *image, const struct col_update *update)
+{
+    const struct col_layer *l = update->layer < image->model->layers ? &image->layer[update->layer] : NULL;
+    return l != NULL && update->expert < l->router.experts && update->bytes == l->expert_bytes &&
+           update->generation != 0u &&
+           same_bytes(update->image_id, image->header->image_id, sizeof update->image_id) &&
+           col_name_ok(update->board, sizeof update->board, NULL) && col_all_zero(update->reserved, 14);
+}
+
 colibri_status col_updates_check(const struct col_image *image, const struct col_update *update, uint32_t count,
                                  struct colibri_detail *detail)
 {
     for (uint32_t i = 0; i < count; i++) {
         const struct col_update *u = &update[i];
-        const struct col_layer *l = u->layer < image->model->layers ? &image->layer[u->layer] : NULL;
-        if (l == NULL || u->expert >= l->router.experts || u->bytes != l->expert_bytes || u->generation == 0u ||
-            !same_bytes(u->image_id, image->header->image_id, sizeof u->image_id) ||
-            !col_name_ok(u->board, sizeof u->board, NULL) || !col_all_zero(u->reserved, 14)) {
+        if (!col_update_ok(image, u)) {
             return col_fail(COLIBRI_E_IMAGE_EXPERT, detail, "updates", u->expert, u->layer);
         }
         const struct col_update *last = i > 0u ? &update[i - 1u] : NULL;

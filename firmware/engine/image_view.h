@@ -95,6 +95,9 @@ void col_image_effective(const struct col_image *image, uint32_t index, struct c
 /* Whether a copy of the updates section, `copy_bytes` long, is whole and belongs to the image of that id. */
 bool col_updates_whole(const struct col_update_head *copy, uint64_t copy_bytes, const uint8_t image_id[16]);
 
+/* Whether an update can stand in the image's table, wherever its blob is to lie. */
+bool col_update_ok(const struct col_image *image, const struct col_update *update);
+
 /* Checks a table of updates against an image that is open but for its updates: each entry's expert, length, generation
  * and place, and the order. COLIBRI_E_IMAGE_EXPERT, detail "updates". */
 COLIBRI_MUST_CHECK colibri_status col_updates_check(const struct col_image *image, const struct col_update *update,

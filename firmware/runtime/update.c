@@ -328,7 +328,9 @@ colibri_status update_confirm(struct update *update, struct colibri_detail *deta
     if (update_running_slot(update) != boot->state.trial || update->setup.engine == NULL) {
         return col_fail(COLIBRI_E_UPDATE_STATE, detail, "running", update_running_slot(update), boot->state.trial);
     }
-    return boot_confirm(boot, update_counter(update), detail);
+    /* Only the image's own counter: those of its replaced experts may be higher, and it must start again. */
+    const bool is_signed = trust_has_key() && update->image.base != NULL;
+    return boot_confirm(boot, is_signed ? update->image.signature->counter : 0, detail);
 }
 
 colibri_status update_rollback(struct update *update, struct update_undone *undone, struct colibri_detail *detail)

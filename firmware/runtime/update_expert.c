@@ -37,15 +37,14 @@ static colibri_status check_base(const struct update *update, const struct col_u
     if (expert->bytes != packed->bytes) {
         return col_fail(COLIBRI_E_IMAGE_EXPERT, detail, "bytes", expert->bytes, packed->bytes);
     }
-    for (size_t i = 0; i < sizeof expert->reserved / sizeof expert->reserved[0]; i++) {
-        if (expert->reserved[i] != 0) {
-            return col_fail(COLIBRI_E_REQUEST, detail, "reserved", expert->reserved[i], 0);
-        }
-    }
     const struct col_update *old = update_list_find(&update->list, expert->layer, expert->expert);
     const uint64_t newest = old == NULL ? 0 : old->generation;
     if (expert->generation <= newest) {
         return col_fail(COLIBRI_E_COUNTER, detail, "generation", expert->generation, newest + 1u);
+    }
+    if (!col_update_ok(image, expert)) {
+        /* An image whose list says such a thing does not start. */
+        return col_fail(COLIBRI_E_REQUEST, detail, "board or reserved", 0, 0);
     }
     if (old == NULL && update->list.count >= update->list.capacity) {
         return col_fail(COLIBRI_E_UPDATE_PLACE, detail, "updates", update->list.count, update->list.capacity);
@@ -155,7 +154,10 @@ colibri_status update_step_expert(struct update *update, uint64_t *result, struc
         update_list_step(&update->list, &job->list, &update->expert, update->setup.medium,
                          boot_extent(update->setup.boot).first, update->buffer, &flipped, detail);
     if (status != COLIBRI_OK) {
-        update->broken = update->broken || flipped;
+        if (flipped) {
+            update->broken = true;
+            update->kind = 0; /* its target may be in effect, and is not to be written any more */
+        }
         return status;
     }
     const struct col_update *entry = update_list_add(&update->list, &update->expert);

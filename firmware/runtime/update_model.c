@@ -91,6 +91,9 @@ static colibri_status check_list(struct update *update, const struct col_section
     static const uint8_t magic[8] = COL_UPDATES_MAGIC;
     const struct col_update_head *head = (const void *)update->buffer;
     const uint64_t copy_bytes = section->bytes / 2u;
+    if (section->bytes % (2u * COL_PAGE) != 0) {
+        return col_fail(COLIBRI_E_IMAGE_DIMENSION, detail, section->name, section->bytes, 2u * COL_PAGE);
+    }
     if (at % copy_bytes != 0 || !same_bytes(head->magic, magic, sizeof magic)) {
         return COLIBRI_OK;
     }
