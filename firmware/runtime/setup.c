@@ -404,7 +404,8 @@ static colibri_status open_medium(struct service *service, struct colibri_detail
     return status == COLIBRI_OK ? boot_open(&service->boot, &service->medium, layout.memory, detail) : status;
 }
 
-static colibri_status start_chosen(struct service *service, struct colibri_detail *detail)
+static colibri_status start_chosen(struct service *service, const struct store_options *options,
+                                   struct colibri_detail *detail)
 {
     struct boot *boot = &service->boot;
     colibri_status status = COLIBRI_OK;
@@ -412,7 +413,7 @@ static colibri_status start_chosen(struct service *service, struct colibri_detai
         *detail = (struct colibri_detail){0};
         boot_next(boot);
         service->model.kept_bytes = 0;
-        status = set_up(service, &runtime_options.store, boot_extent(boot), detail);
+        status = set_up(service, options, boot_extent(boot), detail);
         if (status == COLIBRI_OK && boot->on_trial) {
             status = check_trial(service, detail);
         }
@@ -433,7 +434,7 @@ void setup_start(struct service *service)
     } else {
         status = open_medium(service, &detail);
         if (status == COLIBRI_OK) {
-            status = start_chosen(service, &detail);
+            status = start_chosen(service, &service->store, &detail);
         }
     }
     end(service, status, &detail, service->started);
@@ -454,23 +455,20 @@ static colibri_status read_options(struct reader *body, struct store_options *op
     return COLIBRI_OK;
 }
 
-/* The place of the image that was started; where that is a mapped one, of the one on the medium beside it. */
-static colibri_status find_image(struct service *service, const struct store_options *options, struct extent *where,
-                                 struct colibri_detail *detail)
+/* The image that was started, in another way; where that is a mapped one, or none was found, what the medium has. */
+static colibri_status set_up_again(struct service *service, const struct store_options *options,
+                                   struct colibri_detail *detail)
 {
-    struct boot *boot = &service->boot;
-    if (is_mapped(options)) {
-        return COLIBRI_OK;
+    if (service->boot.chosen || is_mapped(options)) {
+        service->store = *options;
+        return set_up(service, &service->store, boot_extent(&service->boot), detail);
     }
-    if (!boot->chosen) {
-        const colibri_status status = open_medium(service, detail);
-        if (status != COLIBRI_OK) {
-            return status;
-        }
-        boot_next(boot);
+    const colibri_status status = open_medium(service, detail);
+    if (status != COLIBRI_OK) {
+        return status;
     }
-    *where = boot_extent(boot);
-    return COLIBRI_OK;
+    service->store = *options;
+    return start_chosen(service, &service->store, detail);
 }
 
 void setup_configure(struct service *service, struct request *request)
@@ -489,16 +487,11 @@ void setup_configure(struct service *service, struct request *request)
         return;
     }
     const uint64_t start = hal_board.clock.api->ticks(hal_board.clock.config, hal_board.clock.state);
-    struct extent where = {0};
     update_init(&service->update, &(struct update_setup){0});
     service_begin(service, request);
     service->model.engine = NULL;
     service->state = DEVICE_LOADING;
-    status = find_image(service, &options, &where, &detail);
-    if (status == COLIBRI_OK) {
-        service->store = options;
-        status = set_up(service, &service->store, where, &detail);
-    }
+    status = set_up_again(service, &options, &detail);
     service_end(service);
     end(service, status, &detail, start);
     if (status != COLIBRI_OK) {
