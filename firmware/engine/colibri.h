@@ -202,7 +202,7 @@ struct colibri_plan {
     uint64_t image_bytes;    /* the whole image */
     uint64_t front_bytes;    /* what of it must be addressable with a storage: all before the experts */
     uint64_t resident_bytes; /* weights that every token uses */
-    uint64_t expert_bytes;   /* all experts together */
+    uint64_t expert_bytes;   /* all experts together, without spare places */
     uint64_t active_bytes;   /* weights that one token reads: resident + chosen experts */
     uint32_t context;        /* positions, after defaults */
     uint32_t batch;          /* tokens, after defaults */

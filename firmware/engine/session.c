@@ -112,7 +112,7 @@ colibri_status colibri_plan(const void *image, uint64_t image_bytes, const struc
         .image_bytes = engine.image.header->image_bytes,
         .front_bytes = front_bytes(&engine.image),
         .resident_bytes = engine.image.section[COL_SECTION_RESIDENT]->bytes,
-        .expert_bytes = engine.image.expert_count == 0u ? 0u : engine.image.section[COL_SECTION_EXPERTS]->bytes,
+        .expert_bytes = engine.image.blob_bytes, /* spare places are no experts */
         .active_bytes = active_bytes(&engine.image),
         .context = engine.context,
         .batch = engine.batch,

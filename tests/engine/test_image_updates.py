@@ -15,8 +15,10 @@ import pytest
 
 from colibri_sdk.convert import pack
 from colibri_sdk.engine import Library
+from colibri_sdk.errors import ImageError
 from colibri_sdk.image.layout import HEADER, PAGE, UPDATE_HEAD, SectionKind
 from colibri_sdk.image.reader import ImageFile
+from colibri_sdk.status import Status
 from forge import Forge
 
 SPARE = 2
@@ -341,3 +343,25 @@ def test_identity_is_of_what_is_signed(image: Path) -> None:
     end = int(forge.section(SectionKind.SIGNATURE)["offset"][0])
     assert bytes(forge.header["image_id"][0]) == hashlib.sha256(forge.data[PAGE:end]).digest()[:16]
     assert HEADER.itemsize == 128
+
+
+def test_spare_places_are_no_experts(library: Library, image: Path) -> None:
+    """What a plan states as the experts' bytes is what the directory lists."""
+    forge = Forge(image)
+    listed = int(forge.experts["bytes"].sum())
+    assert library.plan(image).expert_bytes == listed
+    assert listed + SPARE * int(forge.experts["bytes"].max()) == forge.contents(SectionKind.EXPERTS).size
+
+
+def test_a_front_needs_a_storage(library: Library, image: Path, tmp_path: Path) -> None:
+    forge = Forge(image)
+    front = int(forge.section(SectionKind.EXPERTS)["offset"][0])
+    whole = library.plan(image, cache_slots=2)
+    path = tmp_path / "front.colibri"
+    forge.data[:front].tofile(path)
+    with pytest.raises(ImageError) as caught:
+        library.plan(path)
+    error = caught.value
+    assert (error.status, error.where) == (Status.E_IMAGE_SIZE, "image")
+    assert (error.got, error.wanted) == (front, image.stat().st_size)
+    assert library.plan(path, cache_slots=2) == whole
