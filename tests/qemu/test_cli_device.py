@@ -33,6 +33,7 @@ FIELDS = {
     "kernels",
     "timings",
     "experts",
+    "store",
 }
 PackModel = Callable[[str], Path]
 
@@ -92,6 +93,21 @@ def test_run_as_json(hummingbird: PackModel) -> None:
     assert answer.keys() == FIELDS
     assert (answer["finish_reason"], len(answer["token_ids"])) == ("length", 3)
     assert answer["prompt_ids"][0] == 0
+
+
+def test_run_with_experts_from_the_storage(hummingbird: PackModel) -> None:
+    """The same answer, and what it cost; the totals are the layers' sums."""
+    command = ("run", str(hummingbird("q8")), PROMPT, "--max-tokens", "3", "--json")
+    wanted = json.loads(run(*command))
+    assert (wanted["store"]["mode"], wanted["store"]["misses"]) == ("mapped", 0)
+    answer = json.loads(run(*command, "--cache-slots", "2"))
+    store = answer["store"]
+    assert answer["logits_sha256"] == wanted["logits_sha256"]
+    assert (store["mode"], store["cache_slots"], len(store["layers"])) == ("block", 2, 4)
+    for name in ("hits", "misses", "read_bytes", "prefetched", "prefetch_used"):
+        assert store[name] == sum(layer[name] for layer in store["layers"])
+    assert store["misses"] > 0 and store["read_bytes"] > 0 and store["stall_ms"] > 0
+    assert "Expert store" in run(*command[:-1], "--cache-slots", "2", "--verbose")
 
 
 def test_run_with_a_stop_text_and_without_a_template(hummingbird: PackModel) -> None:
