@@ -64,12 +64,17 @@ def test_expert(name: str, bench: Callable[..., Bench], images: dict[str, Path],
         assert replace(device, images["expert"]).unchanged
 
 
+STORES = pytest.mark.parametrize("store", ["memory", "block"])  # all loaded; two slots for each layer's four experts
+
+
+@STORES
 def test_experts_of_a_medium_with_a_single_image(
-    bench: Callable[..., Bench], images: dict[str, Path], answers: dict[str, str]
+    bench: Callable[..., Bench], images: dict[str, Path], answers: dict[str, str], store: str
 ) -> None:
     """Again and again: each replacement finds a place, and the old image comes back bit by bit."""
     table = bench("host", slots=1)
     with table.started() as (device, _):
+        device.configure(store, cache_slots=2 if store == "block" else 0)
         for generation, name in enumerate(("expert", "old", "expert", "old"), 1):
             assert replace(device, images[name]).generation == generation
             assert answer(device) == answers[name]
@@ -119,10 +124,12 @@ def test_model(name: str, bench: Callable[..., Bench], images: dict[str, Path], 
         assert found is not None and (found[1].active, found[1].trial) == (1, None)
 
 
+@STORES
 def test_replaced_experts_do_not_outlive_their_model(
-    bench: Callable[..., Bench], images: dict[str, Path], answers: dict[str, str]
+    bench: Callable[..., Bench], images: dict[str, Path], answers: dict[str, str], store: str
 ) -> None:
     with bench("host").started() as (device, _):
+        device.configure(store, cache_slots=2 if store == "block" else 0)
         replace(device, images["expert"])
         done = renew(device, images["expert"])  # its expert lies in the running image, as a replacement
         assert (done.traffic.experts_sent, done.traffic.experts_copied) == (0, 8)
