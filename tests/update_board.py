@@ -128,6 +128,7 @@ class Board:
             model_architecture="MixtralForCausalLM",
             quantisation=self.quantisation,
             hidden=64,
+            has_key=False,
         )
 
     def selftest(self) -> SimpleNamespace:

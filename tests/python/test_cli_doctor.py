@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -125,3 +126,28 @@ def test_udev_rules_come_out_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0].startswith("#")
     assert all(line.startswith('SUBSYSTEM=="tty"') for line in lines[1:])
     assert any('"0403"' in line for line in lines)
+
+
+def test_devices_say_whether_they_have_a_key(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Played:
+        def __init__(self, has_key: bool) -> None:
+            self.has_key = has_key
+
+        def __enter__(self) -> Played:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def info(self) -> SimpleNamespace:
+            return SimpleNamespace(board="rpi3", has_key=self.has_key)
+
+    monkeypatch.setattr(doctor, "examine", lambda _: [])
+    for has_key, verdict in ((True, "ok"), (False, "warn")):
+        monkeypatch.setattr("colibri_sdk.device.Device.open", lambda port, has_key=has_key: Played(has_key))
+        assert main.run(["doctor", "--port", "unix:link", "--json"]) == 0
+        (check,) = json.loads(capsys.readouterr().out)
+        assert (check["name"], check["verdict"]) == ("device unix:link", verdict)
+        assert check["found"].startswith("rpi3, runs ")
+        assert ("no public key" in check["found"], "--public-key" in check["advice"]) == (not has_key, not has_key)

@@ -222,6 +222,17 @@ def test_speed_of_an_emulated_line_is_refused(tmp_path: Path, capsys: pytest.Cap
     assert "--baud is for real devices" in capsys.readouterr().err
 
 
+def test_a_key_is_built_into_emulated_boards_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = tmp_path / "a.public.json"
+    key.write_text("{}")
+    assert main.run(["run", "--public-key", str(key), "hello"]) == errors.EXIT_USAGE
+    assert "--public-key is for emulated boards" in capsys.readouterr().err
+    (tmp_path / "a.colibri").write_bytes(b"")
+    line = ["run", "--model", str(tmp_path / "a.colibri"), "--public-key", str(key), "hello"]
+    assert main.run(line) == errors.EXIT_USAGE
+    assert f"{key} is no colibri public key" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("words", "wanted"), [([], {}), (["--timeout", "2.5"], {"timeout": 2.5})])
 @pytest.mark.parametrize("place", ["emulated", "on_port"])
 def test_timeout_reaches_the_device_when_it_is_given(

@@ -161,11 +161,13 @@ def test_model(board: Board, images: dict[str, Path], capsys: Capture) -> None:
 def test_status_confirm_and_rollback(board: Board, images: dict[str, Path], capsys: Capture) -> None:
     out, err = run(capsys, "status")
     assert "runs, active" in out and "no model was ever on trial" in out and err == ""
+    assert "its firmware has no public key" in out
     run(capsys, "model", images["new"], "--no-confirm")
     out, err = run(capsys, "status")
     assert "runs, on trial" in out and "2 of 3 starts left" in out and "`update confirm` keeps it" in err
     found = json.loads(run(capsys, "status", "--json")[0])
     assert (found["trial"], found["tries_left"], found["last_result"]) == ("B", 2, "on_trial")
+    assert found["has_key"] is False
     assert json.loads(run(capsys, "confirm", "--json")[0]) == {"active": "B", "security_counter": 0}
     _, err = run(capsys, "confirm", code=errors.EXIT_DEVICE)
     assert "E_UPDATE_STATE" in err

@@ -192,6 +192,15 @@ def check_build_dir() -> Iterator[Check]:
         yield Check("build directory", Verdict.OK, f"{directory}, {free >> 30} GiB free")
 
 
+def check_device(port: str, board: str, has_key: bool) -> Check:
+    """Whom the device on a port trusts: INFO says whether its firmware has a public key."""
+    from colibri_sdk.update.report import takes
+
+    verdict = Verdict.OK if has_key else Verdict.WARN
+    advice = "" if has_key else "Before it goes into the field: `colibri-sdk build --public-key`, docs/field-update.md."
+    return Check(f"device {port}", verdict, f"{board}, runs {takes(has_key)}", advice)
+
+
 def examine(usb_ids: Iterable[str]) -> list[Check]:
     """All checks, in the order of the report. `usb_ids`: "vid:pid" of the boards."""
     rule_places = [Path("/etc/udev/rules.d"), Path("/usr/lib/udev/rules.d"), Path("/lib/udev/rules.d")]

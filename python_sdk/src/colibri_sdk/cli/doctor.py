@@ -12,14 +12,17 @@ from colibri_sdk.cli import output
 
 @click.command()
 @click.option("--udev-rules", is_flag=True, help="Print the udev rules for the boards, and nothing else.")
+@click.option("--port", "-p", help="Check the device there, too: what its firmware runs.")
 @output.json_option
-def command(udev_rules: bool, as_json: bool) -> int:
+def command(udev_rules: bool, port: str | None, as_json: bool) -> int:
     """Check this machine: tools, emulators, permissions. Exit code 1 when something is missing."""
     usb_ids = [usb_id for board in list_boards() for usb_id in board.usb_ids]
     if udev_rules:
         click.echo(doctor.udev_rules(usb_ids), nl=False)
         return 0
     checks = doctor.examine(usb_ids)
+    if port is not None:
+        checks.append(_device_check(port))
     if as_json:
         output.emit_json(checks)
     else:
@@ -31,3 +34,11 @@ def command(udev_rules: bool, as_json: bool) -> int:
             if check.advice:
                 click.echo(f"{'':8}{'':{width}}  -> {check.advice}")
     return int(any(check.verdict == doctor.Verdict.MISSING for check in checks))
+
+
+def _device_check(port: str) -> doctor.Check:
+    from colibri_sdk.device import Device
+
+    with Device.open(port) as device:
+        info = device.info()
+    return doctor.check_device(port, info.board, info.has_key)

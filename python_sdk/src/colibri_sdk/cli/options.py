@@ -79,7 +79,7 @@ public_key_option = click.option(
 
 
 def device_options(function: F) -> F:
-    """--port, --board, --model, --quant, --cpu, --memory, --baud, --timeout: see `open_target`."""
+    """--port, --board, --model, --quant, --cpu, --memory, --public-key, --baud, --timeout: see `open_target`."""
     return _all(
         [
             click.option("--port", "-p", help="Serial port, socket://HOST:PORT or unix:PATH. Default: $COLIBRI_PORT."),
@@ -88,6 +88,7 @@ def device_options(function: F) -> F:
             quant_option,
             click.option("--cpu", help="Processor model of the emulated board, where it has a choice."),
             memory_option,
+            public_key_option,
             click.option("--baud", type=int, help="Speed of the real device's serial line. Default: 115200."),
             click.option(
                 "--timeout",
@@ -173,7 +174,7 @@ SAMPLING_NAMES = (
     *("max_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "seed"),
     *("stop", "slide", "slide_keep"),
 )
-DEVICE_NAMES = ("port", "board_name", "model", "quant", "cpu", "memory", "baud", "timeout")
+DEVICE_NAMES = ("port", "board_name", "model", "quant", "cpu", "memory", "public_key", "baud", "timeout")
 
 
 def take(names: tuple[str, ...], values: dict[str, Any]) -> dict[str, Any]:
@@ -190,6 +191,7 @@ def open_target(
     quant: str = "q8",
     cpu: str | None = None,
     memory: int | None = None,
+    public_key: Path | None = None,
     baud: int | None = None,
     timeout: float | None = None,
     store: StoreChoice | None = None,
@@ -200,13 +202,15 @@ def open_target(
     --port, $COLIBRI_PORT or the only port that matches.
     """
     from colibri_sdk import targets
-    from colibri_sdk.boards import load_board, with_memory
+    from colibri_sdk.boards import load_board, with_key, with_memory
 
     limit = {} if timeout is None else {"timeout": timeout}
     if model is None:
-        if cpu or memory:
-            option = "--cpu" if cpu else "--memory"
-            raise UsageError(f"{option} is for emulated boards", f"Give an image with --model, or leave {option} out.")
+        for option, value in (("--cpu", cpu), ("--memory", memory), ("--public-key", public_key)):
+            if value:
+                raise UsageError(
+                    f"{option} is for emulated boards", f"Give an image with --model, or leave {option} out."
+                )
         board = load_board(board_name) if board_name else None
         with targets.on_port(port, board, baud=baud, **limit) as target:
             if store:
@@ -226,6 +230,8 @@ def open_target(
     board = load_board(board_name or "host")
     if memory:
         board = with_memory(board, memory)
+    if public_key is not None:
+        board = with_key(board, public_key)
     with output.Progress("packing") as progress:
         image = targets.image_for(model, quant=quant, log=output.note, progress=progress)
     with tempfile.TemporaryDirectory(prefix="colibri-") as scratch:

@@ -48,9 +48,9 @@ def open_target(card: Path | None, values: dict[str, Any]) -> Iterator[Target]:
         with options.open_target(**values) as target:
             yield target
         return
-    for name in ("port", "board_name", "model", "cpu", "baud"):
+    for name in ("port", "board_name", "model", "cpu", "public_key", "baud"):
         if values[name] is not None:
-            word = name.removesuffix("_name")
+            word = name.removesuffix("_name").replace("_", "-")
             raise UsageError(f"--card and --{word} do not go together", "--card is started on this machine.")
     limit = {} if values["timeout"] is None else {"timeout": values["timeout"]}
     with targets.on_card(card, log=output.note, **limit) as target:
@@ -343,10 +343,11 @@ def status_command(card: Path | None, as_json: bool, **values: Any) -> None:
 
     with open_target(card, values) as target:
         status = UpdateCalls(target.device).status()
+        has_key = target.device.info().has_key
     if as_json:
-        output.emit_json(report.as_json(status))
+        output.emit_json({**report.as_json(status), "has_key": has_key})
         return
-    output.table(["", ""], report.rows(status))
+    output.table(["", ""], [*report.rows(status), ["takes", report.takes(has_key)]])
     for line in report.advice(status):
         output.note(line)
 

@@ -75,6 +75,11 @@ def rows(status: UpdateStatus) -> list[list[str]]:
     return found
 
 
+def takes(has_key: bool) -> str:
+    """What a device runs and lets replace its model, by whether its firmware has a public key."""
+    return "only what its key's owner signed" if has_key else "whatever it is sent: its firmware has no public key"
+
+
 def as_json(status: UpdateStatus) -> dict[str, Any]:
     """The state for machines; slots by their names, null for none."""
 
