@@ -46,7 +46,7 @@ void service_error(struct service *service, const struct request *request, colib
     link_end(&service->link);
 }
 
-static void malformed(struct service *service, const struct request *request, const char *where)
+void service_malformed(struct service *service, const struct request *request, const char *where)
 {
     struct colibri_detail detail = {.got = request->body.bytes, .wanted = request->body.at};
     for (size_t i = 0; where[i] != '\0' && i + 1 < sizeof detail.where; i++) {
@@ -139,7 +139,7 @@ static void answer_stats(struct service *service, struct request *request)
 {
     uint8_t flags = read_u8(&request->body);
     if (!reader_done(&request->body) || (flags & ~STATS_FLAGS) != 0) {
-        malformed(service, request, "flags");
+        service_malformed(service, request, "flags");
         return;
     }
     if ((flags & STATS_CLEAR) != 0 && service->running.type != 0) {
@@ -209,7 +209,7 @@ static void answer_cancel(struct service *service, struct request *request)
 {
     uint32_t number = read_u32(&request->body);
     if (!reader_done(&request->body)) {
-        malformed(service, request, "request number");
+        service_malformed(service, request, "request number");
         return;
     }
     struct running *running = &service->running;
@@ -231,7 +231,7 @@ static void answer_provoke(struct service *service, struct request *request)
 {
     uint32_t kind = read_u32(&request->body);
     if (!reader_done(&request->body) || kind < PROVOKE_ILLEGAL || kind > PROVOKE_HANG) {
-        malformed(service, request, "kind");
+        service_malformed(service, request, "kind");
         return;
     }
     fault_name_request(request->number);
@@ -297,7 +297,7 @@ static void answer(struct service *service, struct request *request, uint64_t wh
     } else if (entry->needs_model && service->state != DEVICE_READY) {
         service_error(service, request, service->status, &service->detail);
     } else if (entry->no_body && request->body.bytes != 0) {
-        malformed(service, request, "length");
+        service_malformed(service, request, "length");
     } else {
         entry->answer(service, request);
     }

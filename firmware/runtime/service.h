@@ -122,5 +122,7 @@ void service_result(struct service *service, const struct request *request, cons
 /* `detail` may be NULL. */
 void service_error(struct service *service, const struct request *request, colibri_status status,
                    const struct colibri_detail *detail);
+/* COLIBRI_E_REQUEST: the body is not what PROTOCOL.md says, in `where`. */
+void service_malformed(struct service *service, const struct request *request, const char *where);
 
 #endif

@@ -6,15 +6,6 @@
 
 #define DIRECTORY_ENTRIES 128u /* in one answer */
 
-static void refuse(struct service *service, const struct request *request, const char *where)
-{
-    struct colibri_detail detail = {.got = request->body.bytes, .wanted = request->body.at};
-    for (size_t i = 0; where[i] != '\0' && i + 1 < sizeof detail.where; i++) {
-        detail.where[i] = where[i];
-    }
-    service_error(service, request, COLIBRI_E_REQUEST, &detail);
-}
-
 /* ------------------------------------------------------------------------------------------------- what there is */
 
 void update_answer_status(struct service *service, struct request *request)
@@ -66,7 +57,7 @@ void update_answer_directory(struct service *service, struct request *request)
     const struct update *update = &service->update;
     const uint32_t first = read_u32(&request->body);
     if (!reader_done(&request->body)) {
-        refuse(service, request, "first entry");
+        service_malformed(service, request, "first entry");
         return;
     }
     const uint32_t count = update_expert_count(update);
@@ -138,7 +129,7 @@ void update_answer_begin(struct service *service, struct request *request)
         status = begin_model(service, request, tries, &begun, &detail, &wrong);
     }
     if (wrong) {
-        refuse(service, request, "update");
+        service_malformed(service, request, "update");
         return;
     }
     if (status != COLIBRI_OK) {
@@ -161,7 +152,7 @@ void update_answer_data(struct service *service, struct request *request)
     const size_t bytes = request->body.bytes - request->body.at;
     const uint8_t *data = read_bytes(&request->body, bytes);
     if (!reader_done(&request->body) || bytes == 0 || bytes % HAL_BLOCK != 0 || bytes > UPDATE_DATA_BYTES) {
-        refuse(service, request, "data");
+        service_malformed(service, request, "data");
         return;
     }
     colibri_status status = update_data(&service->update, offset, data, bytes, &detail);
@@ -246,7 +237,7 @@ void update_answer_copy(struct service *service, struct request *request)
     const uint64_t to = read_u64(&request->body);
     const uint64_t bytes = read_u64(&request->body);
     if (!reader_done(&request->body)) {
-        refuse(service, request, "copy");
+        service_malformed(service, request, "copy");
         return;
     }
     wait_for_job(service, request, update_copy(&service->update, from, to, bytes, &detail), &detail);
@@ -261,7 +252,7 @@ void update_answer_crc(struct service *service, struct request *request)
     const uint64_t bytes = read_u64(&request->body);
     (void)reserved;
     if (!reader_done(&request->body) || where > UPDATE_RUNNING_IMAGE) {
-        refuse(service, request, "where");
+        service_malformed(service, request, "where");
         return;
     }
     wait_for_job(service, request, update_crc(&service->update, (enum update_where)where, offset, bytes, &detail),
