@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <time.h>
 #include <unistd.h>
@@ -154,6 +155,14 @@ static bool start_readers(void)
     return pthread_sigmask(SIG_SETMASK, &before, NULL) == 0 && started;
 }
 
+/* On a real card a write must last when it returns: what comes next relies on it, and power fails there too. A file's
+ * writes outlive this process anyway. */
+static int when_written(const char *path)
+{
+    struct stat about;
+    return stat(path, &about) == 0 && S_ISBLK(about.st_mode) ? O_DSYNC : 0;
+}
+
 static hal_status block_init(const void *config, void *state)
 {
     const struct host_block_config *block = config;
@@ -161,7 +170,7 @@ static hal_status block_init(const void *config, void *state)
     if (cached_file >= 0) {
         return HAL_OK; /* brought up before */
     }
-    cached_file = open(block->path, O_RDWR | O_CLOEXEC);
+    cached_file = open(block->path, O_RDWR | O_CLOEXEC | when_written(block->path));
     if (cached_file < 0) {
         cached_file = open(block->path, O_RDONLY | O_CLOEXEC);
     }
