@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device's side of updates, over the link, on this machine's board: wrong orders and missing parts.
+
+Signatures: tests/qemu/test_signed_update.py; from end to end: tests/qemu/test_field_update.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from colibri_sdk.boards import load_board
+from colibri_sdk.convert.progress import Silent
+from colibri_sdk.device import Device
+from colibri_sdk.errors import ColibriError
+from colibri_sdk.image.layout import UPDATE
+from colibri_sdk.image.reader import ImageFile
+from colibri_sdk.status import Status
+from colibri_sdk.update.calls import UpdateCalls
+from colibri_sdk.update.expert import describe_update, expert_content
+from update_bench import PROMPT, Bench
+from update_images import EXPERT, LAYER, blob, make_images
+
+SECTOR, PAGE = 512, 4096
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return make_images(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture
+def table(firmware: Callable[[str], Any], images: dict[str, Path], tmp_path: Path) -> Bench:
+    return Bench(load_board("host"), firmware("host"), images["old"], tmp_path / "card.img")
+
+
+@pytest.fixture
+def device(table: Bench) -> Iterator[Device]:
+    with table.started() as (device, _):
+        yield device
+
+
+def described(image: Path, device: Device, generation: int = 1, **changes: Any) -> bytes:
+    with expert_content(image, LAYER, EXPERT) as content:
+        record = np.frombuffer(
+            describe_update(content, LAYER, EXPERT, generation=generation, image_id=device.info().image_id), UPDATE
+        ).copy()
+    for field, value in changes.items():
+        record[field] = value
+    return record.tobytes()
+
+
+def refused(call: Callable[[], object]) -> tuple[Status, str]:
+    with pytest.raises(ColibriError) as raised:
+        call()
+    return Status(raised.value.status), str(raised.value.where)  # type: ignore[attr-defined]
+
+
+def pieces(data: bytes, size: int) -> list[tuple[int, bytes]]:
+    return [(at, data[at : at + size]) for at in range(0, len(data), size)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "where"),
+    [
+        ({"image_id": np.void(bytes(16))}, Status.E_UPDATE_BASE, None),
+        ({"layer": 2}, Status.E_IMAGE_EXPERT, "layer"),
+        ({"layer": 0xFFFFFFFF}, Status.E_IMAGE_EXPERT, "layer"),
+        ({"expert": 4}, Status.E_IMAGE_EXPERT, "expert"),
+        ({"bytes": PAGE}, Status.E_IMAGE_EXPERT, "bytes"),
+        ({"bytes": 1 << 63}, Status.E_IMAGE_EXPERT, "bytes"),
+        ({"generation": 0}, Status.E_COUNTER, "generation"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_a_byte_is_written(
+    device: Device, table: Bench, images: dict[str, Path], changes: dict[str, Any], status: Status, where: str | None
+) -> None:
+    before = table.card.read_bytes()
+    calls = UpdateCalls(device)
+    found = refused(lambda: calls.begin_expert(described(images["expert"], device, **changes)))
+    assert found[0] == status and where in (None, found[1])
+    assert refused(lambda: list(calls.send([(0, bytes(SECTOR))]))) == (Status.E_UPDATE_STATE, "update")
+    assert calls.status().state == 0
+    assert table.card.read_bytes() == before
+
+
+def test_data_in_any_order_and_what_is_missing(device: Device, table: Bench, images: dict[str, Path]) -> None:
+    """Backwards, twice, a part left out: COMMIT says so and changes nothing; then the part is sent."""
+    calls, data = UpdateCalls(device), blob(images["expert"])
+    old = device.logits(PROMPT).logits
+    begun = calls.begin_expert(described(images["expert"], device))
+    parts = pieces(data, 3 * SECTOR)
+    list(calls.send([*reversed(parts[1:]), *parts[2:4]]))
+    assert refused(lambda: calls.commit(Silent())) == (Status.E_EXPERT_CHECKSUM, "crc32")
+    assert np.array_equal(device.logits(PROMPT).logits, old)
+    for offset, size in ((1, SECTOR), (len(data), SECTOR), (len(data) - SECTOR, 2 * SECTOR), (1 << 63, SECTOR)):
+        assert refused(lambda o=offset, s=size: list(calls.send([(o, bytes(s))]))) == (Status.E_UPDATE_STATE, "offset")
+    assert calls.begin_expert(described(images["expert"], device)).resumed
+    list(calls.send(parts[:1]))
+    assert calls.commit(Silent()) > 0
+    assert not np.array_equal(device.logits(PROMPT).logits, old)
+    assert calls.directory()[LAYER * 4 + EXPERT].offset == begun.place
+    again = described(images["expert"], device)
+    assert refused(lambda: calls.begin_expert(again)) == (Status.E_COUNTER, "generation")
+
+
+def test_a_rollback_gives_up_what_is_open(device: Device, table: Bench, images: dict[str, Path]) -> None:
+    calls = UpdateCalls(device)
+    calls.begin_expert(described(images["expert"], device))
+    undone = calls.rollback()
+    assert undone.update and not undone.trial and not undone.restart
+    assert refused(lambda: calls.commit(Silent())) == (Status.E_UPDATE_STATE, "update")
+    assert not calls.rollback().update
+
+
+def test_a_first_page_is_held_back_until_the_end(device: Device, table: Bench, images: dict[str, Path]) -> None:
+    calls, new = UpdateCalls(device), images["new"].read_bytes()
+    with ImageFile(images["new"]) as file:
+        at = next(s.offset for kind, s in file.sections.items() if kind.name == "SIGNATURE")
+    signature = new[at : at + 256]
+    calls.begin_model(new[:PAGE], signature)
+    assert refused(lambda: list(calls.send([(0, new[:PAGE])]))) == (Status.E_UPDATE_STATE, "offset")
+    list(calls.send(pieces(new, PAGE)[1:-1]))  # the last page is a spare place: nobody asks for it
+    assert calls.crc(0, PAGE) != 0
+    calls.commit(Silent())
+    assert calls.status().trial == 2
+    assert refused(calls.confirm) == (Status.E_UPDATE_STATE, "running")
+    assert refused(lambda: calls.begin_model(new[:PAGE], signature)) == (Status.E_UPDATE_STATE, "trial")
