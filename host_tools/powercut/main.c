@@ -14,7 +14,7 @@
  * Then each write of a scenario fails, and each once stores something else (faults.c).
  *
  * Prints a line for each scenario and the number of cuts in all. Status 1: a cut left something else. With `reordered` the
- * last write of each step reaches the disk first, as on a medium whose cache changes the order: that must go wrong, and
+ * last two writes of each step reach the disk first, as on a medium whose cache changes the order: that must go wrong, and
  * shows that this program would notice. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,13 +83,13 @@ static void cut_step(struct campaign *campaign, const struct scenario *scenario,
     disk_free(&trial);
 }
 
-/* The last write comes first. */
+/* The last two writes come first. */
 static void reorder(struct disk_write *log, size_t count)
 {
-    if (count > 1) {
-        const struct disk_write last = log[count - 1];
-        memmove(log + 1, log, (count - 1) * sizeof *log);
-        log[0] = last;
+    if (count > 2) {
+        const struct disk_write last[2] = {log[count - 2], log[count - 1]};
+        memmove(log + 2, log, (count - 2) * sizeof *log);
+        memcpy(log, last, sizeof last);
     }
 }
 
