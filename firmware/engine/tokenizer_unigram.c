@@ -17,13 +17,12 @@ struct ways {
 static void offer(struct ways *ways, uint32_t from, uint32_t to, uint32_t id)
 {
     const struct col_tokenizer_view *view = ways->piece->view;
-    const bool single = (view->head->flags & COL_TOKENIZER_SINGLE) != 0;
     double sum = ways->sum[from] + view->scores[id];
-    if (single && id == view->head->unknown) {
+    if ((view->head->flags & COL_TOKENIZER_SINGLE) != 0) {
         sum = (double)(float)sum;
     }
-    if (ways->from[to] == COL_NONE || sum > ways->sum[to]) { /* before it is rounded, as in SentencePiece */
-        ways->sum[to] = single ? (double)(float)sum : sum;
+    if (ways->from[to] == COL_NONE || sum > ways->sum[to]) {
+        ways->sum[to] = sum;
         ways->from[to] = from;
         ways->id[to] = id;
     }

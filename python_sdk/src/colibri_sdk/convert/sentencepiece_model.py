@@ -186,12 +186,13 @@ def compile_pieces(
 def _scores(
     pieces: Sequence[Piece], normal: Mapping[str, int], symbols: Mapping[str, int], unknown: int, count: int
 ) -> list[float]:
-    """What the library adds up, in its arithmetic: a symbol gets so much that it is hardly ever cut, and an unknown
+    """What the library adds up, in its arithmetic: a symbol gets so much that it is never cut, and an unknown
     character less than the worst piece."""
     single = np.array([pieces[token].score for token in normal.values()] or [0.0], np.float32)
     scores = [float(np.float32(piece.score)) for piece in pieces] + [0.0] * (count - len(pieces))
+    best = max(single.max(), np.finfo(np.float32).tiny)  # where the library's search for the best score begins
     for text, token in symbols.items():
-        scores[token] = float(np.float32(len(text.encode("utf-8"))) * single.max()) - 0.1
+        scores[token] = float(np.float32(len(text.encode("utf-8"))) * best) - 0.1
     scores[unknown] = float(single.min() - np.float32(UNKNOWN_PENALTY))
     return scores
 
