@@ -11,7 +11,6 @@ from SCons.Errors import UserError
 from SCons.Script import Alias, Environment, File
 from sources import INCLUDES, c_files, engine_objects, objects, shorten_commands
 
-
 # What of the firmware updates models and chooses the one to start; needs neither a link nor a board.
 UPDATE_PARTS = [
     f"firmware/runtime/{name}.c"
@@ -135,9 +134,7 @@ def declare_fuzz(out, arguments):
     build = f"{out}/fuzz"
     env = _host_environment(out, arguments, sanitize=True, compiler=compiler)
     env.Append(CCFLAGS=["-fsanitize=fuzzer-no-link"])
-    library = env.StaticLibrary(
-        f"{build}/libcolibri.a", engine_objects(env, build) + runtime_objects(env, out, build)
-    )
+    library = env.StaticLibrary(f"{build}/libcolibri.a", engine_objects(env, build) + runtime_objects(env, out, build))
     linked = env.Clone()
     linked.Append(LINKFLAGS=["-fsanitize=fuzzer"])
     Alias("fuzz", _programs(linked, out, build, "host_tools/fuzz", library))

@@ -95,6 +95,4 @@ def include(out):
 def objects(env, out, build):
     """Monocypher for one configuration. It includes nothing of a C library, on the host too."""
     flags = [flag for flag in env["CCFLAGS"] if flag not in RELAXED]
-    return env.Object(
-        f"{build}/obj/monocypher.o", source(out)[0], CCFLAGS=[*flags, *contract_flags.FREESTANDING]
-    )
+    return env.Object(f"{build}/obj/monocypher.o", source(out)[0], CCFLAGS=[*flags, *contract_flags.FREESTANDING])

@@ -71,7 +71,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"architectures": ["Llama4ForCausalLM"]}, "Llama4ForCausalLM is not supported"),
     ("mixtral", {"architectures": ["MixtralForCausalLM", "LlamaForCausalLM"]}, "one class name"),
     ("llama", {"hidden_act": "gelu_pytorch_tanh"}, "hidden_act = 'gelu_pytorch_tanh'"),
-    ("llama", {"rope_scaling": {"rope_type": "longrope", "factor": 4.0}, "rope_parameters": ...}, "short_factor = None"),
+    ("llama", {"rope_scaling": {"rope_type": "longrope", "factor": 4}, "rope_parameters": ...}, "short_factor = None"),
     ("llama", {"rope_scaling": {"type": "su"}, "rope_parameters": ...}, "'su'"),
     ("llama", {"rope_scaling": {"type": ["yarn"]}}, "['yarn']"),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
