@@ -13,13 +13,13 @@ from colibri_sdk.store import StoreChoice, parse_size
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("0", 0), ("4096", 4096), ("512K", 512 << 10), ("64M", 64 << 20), ("64 MB", 64 << 20), ("1GiB", 1 << 30)],
+    [("0", 0), ("4096", 4096), ("512K", 512 << 10), ("64M", 64 << 20), ("64 MB", 64 << 20), ("1GiB", 1 << 30), ("64B", 64)],
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "M", "-1", "64X", "1.5M", "64MM", "0x10"])
+@pytest.mark.parametrize("text", ["", "M", "-1", "64X", "1.5M", "64MM", "64iB", "64Mi", "0x10"])
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(UsageError):
         parse_size(text)

@@ -35,7 +35,7 @@ class StoreChoice:
 
 def parse_size(text: str) -> int:
     """Bytes of "4096", "512K", "64M" or "1G" (also "64MB", "64MiB": all in powers of two)."""
-    match = re.fullmatch(r"(\d+)\s*([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"(\d+)\s*(?:([KMG])(?:i?B)?|B)?", text.strip(), re.IGNORECASE)
     if match is None:
         raise UsageError(f"'{text}' is no size", "Write bytes, or a number with K, M or G: 64M.")
-    return int(match[1]) * _UNITS[match[2].upper()]
+    return int(match[1]) * _UNITS[(match[2] or "").upper()]
