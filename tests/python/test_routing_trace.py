@@ -141,6 +141,7 @@ def _damaged(tmp_path: Path, **changes: Any) -> Path:
         ({"prompt_first": np.array([0, 3], np.uint64)}, "among prompts wrongly"),
         ({"prompt_tokens": np.zeros(0, np.uint32)}, "has no prompts"),
         ({"answer_tokens": np.zeros(1, np.uint32)}, "has no prompts"),
+        ({name: np.zeros(2, np.uint32) for name in ("prompt_tokens", "answer_tokens")}, "computed no tokens"),
     ],
 )
 def test_wrong_files_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

@@ -207,6 +207,7 @@ def _checked(path: Path, found: dict[str, npt.NDArray[Any]]) -> RoutingTrace:
     layers = len(trace.experts)
     need(0 < layers <= MAX_LAYERS and max(trace.experts) <= MAX_EXPERTS, "has impossible layers")
     need(trace.prompts > 0 and len(trace.answer_tokens) == trace.prompts, "has no prompts")
+    need(trace.positions > 0, "computed no tokens")
     need(_divides(trace.prompt_first, trace.prompts, trace.steps), "divides its steps among prompts wrongly")
     need(_divides(trace.step_first, trace.steps, len(trace.expert)), "divides its experts among steps wrongly")
     need(len(trace.step_tokens) == trace.steps, "lacks tokens of steps")
