@@ -9,9 +9,11 @@ Key files are JSON with one object: `kind`, `algorithm`, `key_id` and the key in
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -155,16 +157,11 @@ def sign_image(path: Path, key: PrivateKey, *, counter: int = 0, board: str = ""
         unsigned = Signature(Algorithm.EDDSA, counter, board, key.public.key_id, image.signed_digest())
         offset = image.sections[SectionKind.SIGNATURE].offset
     signed = replace(unsigned, signature=key.sign(unsigned.message()))
-    try:
-        with path.open("r+b") as file:
-            file.seek(offset)
-            file.write(signed.encode())
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written: {error.strerror or error}", "Copy it to where you may write."
-        ) from error
+    with _writing(path, "Copy it to where you may write."), path.open("r+b") as file:
+        file.seek(offset)
+        file.write(signed.encode())
+        file.flush()
+        os.fsync(file.fileno())
     return signed
 
 
@@ -302,13 +299,18 @@ def _key(path: Path, fields: dict[str, Any], kind: str, name: str) -> bytes:
 
 def _write(path: Path, kind: str, key_id: bytes, name: str, key: bytes, mode: int) -> None:
     fields = {"kind": kind, "algorithm": ALGORITHM, "key_id": key_id.hex(), name: key.hex()}
-    try:
+    with _writing(path, "Choose another directory or --name."):
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(json.dumps(fields, indent=2) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def _writing(path: Path, advice: str) -> Iterator[None]:
+    """What the system refuses becomes a UsageError with that advice."""
+    try:
+        yield
     except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written: {error.strerror or error}", "Choose another directory or --name."
-        ) from error
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}", advice) from error
