@@ -13,7 +13,15 @@ from colibri_sdk.store import StoreChoice, parse_size
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("0", 0), ("4096", 4096), ("512K", 512 << 10), ("64M", 64 << 20), ("64 MB", 64 << 20), ("1GiB", 1 << 30), ("64B", 64)],
+    [
+        ("0", 0),
+        ("4096", 4096),
+        ("512K", 512 << 10),
+        ("64M", 64 << 20),
+        ("64 MB", 64 << 20),
+        ("1GiB", 1 << 30),
+        ("64B", 64),
+    ],
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
