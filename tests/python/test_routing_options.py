@@ -210,6 +210,24 @@ def test_hash_routing_follows_its_rule(library: Library, tmp_path: Path, has_rou
         assert list(route.experts) == sorted(wanted) and route.weights == (0.5, 0.5)
 
 
+@pytest.mark.parametrize("has_router", [True, False])
+def test_hash_routing_of_weights_as_they_are_stored(library: Library, tmp_path: Path, has_router: bool) -> None:
+    """The stored formats are looked up without the router, which need not be there."""
+    source = shutil.copytree(TINY, tmp_path / "m")
+    weights = load_file(source / "model.safetensors")
+    if not has_router:
+        weights = {name: array for name, array in weights.items() if "gate.weight" not in name}
+    halves = {name: array.astype(np.float16) if array.ndim > 1 else array for name, array in weights.items()}
+    save_file(halves, source / "model.safetensors")
+    kept = pack(source, tmp_path / "kept.colibri", quant="keep", router="hash")
+    assert kept.plan == "f16"
+    assert kept.image_id == pack(source, tmp_path / "f16.colibri", quant="f16", router="hash").image_id
+    assert {route.weights for route in routes(library, tmp_path / "kept.colibri", IDS)} == {(0.5, 0.5)}
+    with pytest.raises(UsageError, match="--router hash: the model has no router"):
+        pack(PARITY / "llama", tmp_path / "m.colibri", quant="keep", router="hash")
+    assert not (tmp_path / "m.colibri").exists()
+
+
 # -------------------------------------------------------------------------------------------------------------- map
 
 

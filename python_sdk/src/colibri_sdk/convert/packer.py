@@ -214,10 +214,13 @@ def describe(source: Path, options: Options) -> ModelDescription:
         return description
 
 
-def keeping_plan(source: Path) -> Plan:
-    """The plan that gives each matrix the format nearest to the one it is stored in."""
+def keeping_plan(source: Path, router: str = "float") -> Plan:
+    """The plan that gives each matrix the format nearest to the one it is stored in.
+
+    `router` as in routing.reroute: a checkpoint for hashed routers need not have any stored.
+    """
     with _opened(source) as checkpoint:
-        description = checkpoint.describe()
+        description = reroute(checkpoint.describe(), router)
         checkpoint.check(description.sources(), description.ignored_tensors)
         return stored_plan(checkpoint, description)
 

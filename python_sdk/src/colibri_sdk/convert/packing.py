@@ -75,7 +75,7 @@ def pack(
     if budget is not None and not auto:
         raise UsageError(f"--budget is for --quant auto, not for {quant}", f"Use --quant {AUTO}, or leave it out.")
     options = Options(
-        plan=keeping_plan(source) if quant == KEEP else quantisation.parse("f32" if auto else quant),
+        plan=keeping_plan(source, router) if quant == KEEP else quantisation.parse("f32" if auto else quant),
         kv=kv or ("f16" if auto else None),
         context=context,
         router=router,
