@@ -53,6 +53,7 @@ class Board:
     slot_bytes: int = 1 << 20
     writable: bool = True
     counter: int = 0
+    name: str = "fake"
     crashes: int = 0  # starts of a trial that end in a fault
     refuses_trial: Status | None = None  # why a trial does not load
     selftest_ok: bool = True
@@ -123,7 +124,7 @@ class Board:
             image_id=self.image_id(slot).hex(),
             image_bytes=size,
             vocab=64,
-            board="fake",
+            board=self.name,
             state="ready",
             model_architecture="MixtralForCausalLM",
             quantisation=self.quantisation,

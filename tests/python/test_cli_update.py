@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from colibri_sdk import errors
 from colibri_sdk.cli import main, output
 from colibri_sdk.cli import update as module
 from colibri_sdk.image.layout import UPDATE
-from colibri_sdk.signing import check_update, new_key, verify_image
+from colibri_sdk.signing import PrivateKey, check_update, new_key, sign_image, verify_image
 from update_board import Board
 from update_images import EXPERT, LAYER, blob, make_images
 
@@ -130,17 +131,62 @@ def test_a_signed_update_fits_its_place_or_is_refused(
 
 
 def test_signing_on_the_way(board: Board, images: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
-    """With the device's own security counter, for any board; the file itself stays as it is."""
+    """For the device's kind of board alone, unless it is to be for any; the file itself stays as it is."""
     board.counter = 11
     private, _, public = new_key(tmp_path / "keys")
-    run(capsys, "expert", images["expert"], *PLACE, "--key", private)
+    line = ("expert", images["expert"], *PLACE, "--key", private)
+    run(capsys, *line, "--counter", "12")
+    record = np.frombuffer(board.begun, UPDATE)[0]
+    check_update(record, public, counter=12, board="fake")
+    assert record["counter"] == 12
+    with pytest.raises(errors.ImageError, match="for board fake"):
+        check_update(record, public, board="rpi3")
+    run(capsys, "expert", images["old"], *PLACE, "--key", private, "--counter", "11", "--any-board")
     check_update(np.frombuffer(board.begun, UPDATE)[0], public, counter=11, board="rpi3")
     before = images["new"].read_bytes()
-    run(capsys, "model", images["new"], "--key", private)
+    run(capsys, "model", images["new"], "--key", private, "--counter", "13")
     assert images["new"].read_bytes() == before
     held = tmp_path / "held.colibri"
     held.write_bytes(board.images[1][: len(before)])
-    assert verify_image(held, public, counter=11, board="rpi3").counter == 11
+    found = verify_image(held, public)
+    assert (found.counter, found.board) == (13, "fake")
+
+
+def test_a_device_does_not_choose_what_is_signed(
+    board: Board, images: dict[str, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    """The counter is that of an image which the key's owner signed, or as given; a device that wants more is told."""
+    private, _, public = new_key(tmp_path / "keys")
+    stranger, _, _ = new_key(tmp_path / "others")
+    own = Path(shutil.copy(images["new"], tmp_path / "own.colibri"))
+    sign_image(own, PrivateKey.load(private), counter=5)
+    board.counter = 2**64 - 1
+    for line in (("expert", own, *PLACE), ("expert", images["expert"], *PLACE, "--model", own), ("model", own)):
+        _, err = run(capsys, *line, "--key", private, code=errors.EXIT_USAGE)
+        assert "wants a security counter of 18446744073709551615 or more, and this would be signed with 5" in err
+        assert "--counter" in err
+    _, err = run(capsys, "model", own, "--key", stranger, code=errors.EXIT_USAGE)
+    assert "would be signed with 0" in err  # another's signature says nothing of what this key's owner has signed
+    assert board.asked["begin"] == 0
+    board.counter = 5
+    run(capsys, "expert", own, *PLACE, "--key", private)
+    record = np.frombuffer(board.begun, UPDATE)[0]
+    check_update(record, public, board="fake")
+    assert record["counter"] == 5
+
+
+def test_terms_need_a_key_and_a_card_any_board(
+    board: Board, images: dict[str, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    _, err = run(capsys, "expert", images["expert"], *PLACE, "--counter", "1", code=errors.EXIT_USAGE)
+    assert "Give --key" in err
+    _, err = run(capsys, "model", images["new"], "--any-board", code=errors.EXIT_USAGE)
+    assert "Give --key" in err
+    private, _, _ = new_key(tmp_path / "keys")
+    line = ("expert", images["expert"], *PLACE, "--key", private, "--card", images["old"])
+    _, err = run(capsys, *line, code=errors.EXIT_USAGE)
+    assert "a card does not say which board will get it" in err
+    assert board.asked["begin"] == 0
 
 
 def test_model(board: Board, images: dict[str, Path], capsys: Capture) -> None:

@@ -13,9 +13,11 @@ import pytest
 
 from colibri_sdk.convert.progress import Silent
 from colibri_sdk.errors import DeviceError, LinkLostError, UsageError
+from colibri_sdk.signing import PrivateKey
 from colibri_sdk.status import Status
 from colibri_sdk.update import expert as module
 from colibri_sdk.update.expert import ExpertUpdate, describe_update, expert_content, update_expert
+from colibri_sdk.update.signer import GENERATIONS, Signer
 from update_board import Board, refuse
 from update_images import EXPERT, LAYER, blob, make_images
 
@@ -92,20 +94,43 @@ def test_the_update_names_what_it_is_for(images: dict[str, Path]) -> None:
 
 def test_a_signature_is_put_on_and_a_prepared_update_goes_as_it_is(board: Board, images: dict[str, Path]) -> None:
     board.counter = 7
-    seen: list[bytes] = []
-
-    def sign(update: bytes) -> bytes:
-        seen.append(update)
-        return update[:120] + b"k" * 16 + b"s" * 64 + update[200:]
-
-    replace(board, images["expert"], sign=sign)
-    assert struct.unpack_from("<Q", seen[0], 32) == (7,)  # the board's security counter
-    assert board.begun[120:200] == b"k" * 16 + b"s" * 64
+    replace(board, images["expert"], signer=Signer(PrivateKey.new(), 9))
+    assert struct.unpack_from("<Q32s", board.begun, 32) == (9, b"fake".ljust(32, b"\0"))
+    assert any(board.begun[120:200])
     with expert_content(images["old"], LAYER, EXPERT) as content:
         prepared = describe_update(content, LAYER, EXPERT, generation=40, image_id=board.info().image_id)
     done = replace(board, images["old"], prepared=prepared)
     assert board.begun == prepared
     assert done.generation == entry_of(board)[2] == 40
+
+
+@pytest.mark.parametrize(
+    ("name", "counter", "words"),
+    [
+        ("fake", (1 << 64) - 1, "wants a security counter of 18446744073709551615 or more, and .* with 3"),
+        ("fake", 4, "wants a security counter of 4 or more"),
+        ("", 0, "does not say which board it is"),
+    ],
+)
+def test_nothing_is_signed_on_the_devices_terms(
+    name: str, counter: int, words: str, board: Board, images: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signature with the highest counter would lock out every board that trusts the key."""
+    board.counter, board.name = counter, name
+    monkeypatch.setattr("colibri_sdk.update.signer.sign_update", lambda *_: pytest.fail("it was signed"))
+    with pytest.raises(UsageError, match=words):
+        replace(board, images["expert"], signer=Signer(PrivateKey.new(), 3))
+    assert board.asked["begin"] == 0
+
+
+def test_a_device_cannot_have_generations_used_up(board: Board, images: dict[str, Path]) -> None:
+    """What is signed with the last one could not be followed by anything, on any device with that image."""
+    entry_of(board)[2] = GENERATIONS
+    with pytest.raises(UsageError, match="has been replaced 65536 times"):
+        replace(board, images["expert"], signer=Signer(PrivateKey.new()))
+    assert board.asked["begin"] == 0
+    entry_of(board)[2] = GENERATIONS - 1
+    assert replace(board, images["expert"], signer=Signer(PrivateKey.new())).generation == GENERATIONS
 
 
 def test_what_the_board_refuses_is_raised(board: Board, images: dict[str, Path], tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from colibri_sdk.errors import LinkLostError, LinkTimeoutError, UsageError
 
 if TYPE_CHECKING:
     from colibri_sdk.targets import Target
-    from colibri_sdk.update.expert import ExpertUpdate, Sign
+    from colibri_sdk.update.expert import ExpertUpdate
     from colibri_sdk.update.model import ModelUpdate
+    from colibri_sdk.update.signer import Signer
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,6 +66,17 @@ def key_option(function: F) -> F:
     )(function)
 
 
+def terms_options(function: F) -> F:
+    """--key, --counter, --any-board: see `_signer`."""
+    counter = click.option(
+        "--counter",
+        type=click.IntRange(0, 2**64 - 1),
+        help="Security counter to sign with. Default: that of NEW, else of --model, if --key signed it; else 0.",
+    )
+    any_board = click.option("--any-board", is_flag=True, help="Sign for every board, not only for the device's kind.")
+    return key_option(counter(any_board(function)))
+
+
 @contextmanager
 def resumable() -> Iterator[None]:
     """A line that breaks is no loss: the error says how to go on."""
@@ -87,7 +99,7 @@ def command() -> None:
 @command.command("expert")
 @click.argument("new", type=click.Path(exists=True, path_type=Path))
 @place_options
-@key_option
+@terms_options
 @target_options
 @output.json_option
 def expert_command(
@@ -95,6 +107,8 @@ def expert_command(
     layer: int | None,
     expert: int | None,
     key: Path | None,
+    counter: int | None,
+    any_board: bool,
     card: Path | None,
     as_json: bool,
     **values: Any,
@@ -104,12 +118,17 @@ def expert_command(
     NEW is an image whose expert of the same place is taken, a file with the blob alone, or an update made by
     `update sign`, which knows its place. The expert takes effect between two tokens.
     """
+    from colibri_sdk import targets
     from colibri_sdk.update.package import is_package
 
     if new.is_file() and is_package(new):
-        done = _send_package(new, layer, expert, key, card, values)
+        if key is not None:
+            raise UsageError(f"{new} is what `update sign` made, signed or not", "Leave --key out, or sign it anew.")
+        _signer(new, key, counter, any_board, card, values)
+        done = _send_package(new, layer, expert, card, values)
     else:
-        done = _send_expert(new, layer, expert, key, card, values)
+        source = targets.image_for(new, quant=values["quant"], log=output.note)
+        done = _send_expert(source, layer, expert, _signer(source, key, counter, any_board, card, values), card, values)
     if as_json:
         output.emit_json(done)
     else:
@@ -117,14 +136,16 @@ def expert_command(
 
 
 def _send_expert(
-    new: Path, layer: int | None, expert: int | None, key: Path | None, card: Path | None, values: dict[str, Any]
+    source: Path,
+    layer: int | None,
+    expert: int | None,
+    signer: Signer | None,
+    card: Path | None,
+    values: dict[str, Any],
 ) -> ExpertUpdate:
-    from colibri_sdk import targets
     from colibri_sdk.update.expert import check_relation, expert_content, update_expert
 
     at, which = _place(layer, expert)
-    sign = _signer(key)
-    source = targets.image_for(new, quant=values["quant"], log=output.note)
     with expert_content(source, at, which) as content, open_target(card, values) as target, resumable():
         info = target.device.info()
         check_relation(
@@ -135,17 +156,15 @@ def _send_expert(
             whose="the device's model",
         )
         with output.Progress(f"expert {at}/{which}", rate=True) as progress:
-            return update_expert(target.device, content, at, which, progress=progress, sign=sign)
+            return update_expert(target.device, content, at, which, progress=progress, signer=signer)
 
 
 def _send_package(
-    new: Path, layer: int | None, expert: int | None, key: Path | None, card: Path | None, values: dict[str, Any]
+    new: Path, layer: int | None, expert: int | None, card: Path | None, values: dict[str, Any]
 ) -> ExpertUpdate:
     from colibri_sdk.update.expert import update_expert
     from colibri_sdk.update.package import open_package
 
-    if key is not None:
-        raise UsageError(f"{new} is what `update sign` made, signed or not", "Leave --key out, or sign it anew.")
     with open_package(new) as package, open_target(card, values) as target, resumable():
         place = (package.layer, package.expert)
         if (place[0] if layer is None else layer, place[1] if expert is None else expert) != place:
@@ -160,17 +179,26 @@ def _place(layer: int | None, expert: int | None) -> tuple[int, int]:
     return layer, expert
 
 
-def _signer(key: Path | None) -> Sign | None:
-    """What puts the key's signature on an update."""
+def _signer(
+    new: Path, key: Path | None, counter: int | None, any_board: bool, card: Path | None, values: dict[str, Any]
+) -> Signer | None:
+    """What signs on the way; None without --key. The counter is never the device's (update/signer.py)."""
     if key is None:
+        if counter is not None or any_board:
+            raise UsageError("--counter and --any-board are of a signature", "Give --key, or leave them out.")
         return None
-    import numpy as np
+    from colibri_sdk.signing import PrivateKey
+    from colibri_sdk.update.signer import Signer, counter_of
 
-    from colibri_sdk.image.layout import UPDATE
-    from colibri_sdk.signing import PrivateKey, sign_update
-
+    if card is not None and not any_board:
+        raise UsageError(
+            "a card does not say which board will get it",
+            "Sign for any board, with --any-board, or sign for one elsewhere: `update sign`, `keys sign`.",
+        )
     private = PrivateKey.load(key)
-    return lambda update: sign_update(np.frombuffer(update, UPDATE)[0], private)
+    if counter is None:
+        counter = counter_of([path for path in (new, values["model"]) if path is not None], private.public)
+    return Signer(private, counter, any_board)
 
 
 @command.command("sign")
@@ -204,12 +232,16 @@ def sign_command(
 
     NEW is as for `update expert`. Without --key the update is unsigned, for boards that were built without a key.
     """
+    import numpy as np
+
+    from colibri_sdk.image.layout import UPDATE
     from colibri_sdk.image.reader import ImageFile
+    from colibri_sdk.signing import PrivateKey, sign_update
     from colibri_sdk.update.expert import check_relation, describe_update, expert_content
     from colibri_sdk.update.package import write_package
 
     at, which = _place(layer, expert)
-    sign = _signer(key)
+    private = None if key is None else PrivateKey.load(key)
     path = out or Path(f"{base.stem}-{at}-{which}.update")
     with ImageFile(base) as image, expert_content(base, at, which) as old, expert_content(new, at, which) as content:
         check_relation(
@@ -233,12 +265,12 @@ def sign_command(
             counter=image.signature.counter if counter is None else counter,
             board=board_name,
         )
-        update = sign(update) if sign else update
+        update = sign_update(np.frombuffer(update, UPDATE)[0], private) if private else update
         write_package(path, update, content)
     if as_json:
-        output.emit_json({"update": path, "layer": at, "expert": which, "signed": sign is not None})
+        output.emit_json({"update": path, "layer": at, "expert": which, "signed": private is not None})
     else:
-        click.echo(f"{path}: expert {at}/{which} for {base.name}, {'signed' if sign else 'not signed'}")
+        click.echo(f"{path}: expert {at}/{which} for {base.name}, {'signed' if private else 'not signed'}")
 
 
 def _show_expert(done: ExpertUpdate) -> None:
@@ -261,7 +293,7 @@ def _show_expert(done: ExpertUpdate) -> None:
     help="Starts of an unconfirmed model before the device returns to the old one by itself. Default: 3.",
 )
 @click.option("--no-confirm", is_flag=True, help="Leave the new model on trial.")
-@key_option
+@terms_options
 @target_options
 @output.json_option
 def model_command(
@@ -269,6 +301,8 @@ def model_command(
     tries: int | None,
     no_confirm: bool,
     key: Path | None,
+    counter: int | None,
+    any_board: bool,
     card: Path | None,
     as_json: bool,
     **values: Any,
@@ -282,9 +316,10 @@ def model_command(
     from colibri_sdk.update.model import update_model
 
     image = targets.image_for(new, quant=values["quant"], log=output.note)
+    signer = _signer(image, key, counter, any_board, card, values)
     with (
         open_target(card, values) as target,
-        _signed_image(image, key, target) as signed,
+        _signed_image(image, signer, target) as signed,
         resumable(),
         output.Progress(new.name, rate=True) as progress,
     ):
@@ -298,19 +333,19 @@ def model_command(
 
 
 @contextmanager
-def _signed_image(image: Path, key: Path | None, target: Target) -> Iterator[Path]:
-    """The image itself, or with a key a copy that is signed with the device's security counter, for any board."""
-    if key is None:
+def _signed_image(image: Path, signer: Signer | None, target: Target) -> Iterator[Path]:
+    """The image itself, or a copy that is signed for the device."""
+    if signer is None:
         yield image
         return
-    from colibri_sdk.signing import PrivateKey, sign_image
     from colibri_sdk.update.calls import UpdateCalls
 
-    private = PrivateKey.load(key)
+    board = target.device.info().board
+    signer.check(board, UpdateCalls(target.device).status().counter)
     with tempfile.TemporaryDirectory(prefix="colibri-") as directory:
         copy = Path(directory) / image.name
         shutil.copyfile(image, copy)
-        sign_image(copy, private, counter=UpdateCalls(target.device).status().counter)
+        signer.image(copy, board)
         yield copy
 
 

@@ -6,6 +6,7 @@
     content     what is to lie in a target, and which parts of it are missing there
     expert      replaces one expert
     model       replaces the model: transfer, restart, checks, confirmation
+    signer      signs what is sent, where the key is
     package     a file that carries one signed expert to the field
 
 docs/field-update.md has the device's side and the order of steps.

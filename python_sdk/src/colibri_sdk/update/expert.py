@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,12 +24,11 @@ from colibri_sdk.update.messages import Begun, DirectoryEntry
 if TYPE_CHECKING:
     from colibri_sdk.convert.progress import Progress
     from colibri_sdk.device import Device
+    from colibri_sdk.update.signer import Signer
 
 # How long the replacement before this one may take to come into effect: a token, on the slowest board.
 _EFFECT_SECONDS = 60.0
 _EFFECT_POLL_SECONDS = 0.2
-
-Sign = Callable[[bytes], bytes]  # a struct col_update without a signature -> the same with one
 
 
 @dataclass(frozen=True)
@@ -128,12 +127,13 @@ def update_expert(
     expert: int,
     *,
     progress: Progress,
-    sign: Sign | None = None,
+    signer: Signer | None = None,
     prepared: bytes | None = None,
 ) -> ExpertUpdate:
     """Sends `content` as the expert of that place and has it take effect, between two tokens.
 
-    sign: puts a signature on the update, for boards that ask for one. prepared: a struct col_update that was made
+    signer: signs the update on its own terms, for boards that ask for that; UsageError where the device wants others.
+    prepared: a struct col_update that was made
     elsewhere, signed or not; it is sent as it is.
     What an earlier, interrupted attempt has brought does not travel again. Raises DeviceError with the device's reason,
     LinkLostError when the line breaks; the old expert is in effect then.
@@ -142,6 +142,8 @@ def update_expert(
     calls = UpdateCalls(device)
     status, info = calls.wait_settled(progress), device.info()
     entry = find_expert(calls.directory(), layer, expert)
+    if signer is not None:
+        signer.check(info.board, status.counter)
     if prepared is None:
         update = describe_update(
             content,
@@ -151,7 +153,7 @@ def update_expert(
             image_id=info.image_id,
             counter=status.counter,
         )
-        update = sign(update) if sign else update
+        update = signer.update(update, info.board) if signer else update
     else:
         update = prepared
     record = np.frombuffer(update, UPDATE)[0]
