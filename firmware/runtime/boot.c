@@ -55,6 +55,7 @@ static colibri_status write_next(struct boot *boot, struct colibri_detail *detai
     next->crc32 = colibri_crc32(0, next, offsetof(struct col_boot_state, crc32));
     uint32_t copy = 1u - boot->copy;
     uint64_t block = boot->volume.state_block[copy];
+    boot->doubtful = true; /* a write that fails, or can't be read back, may have landed all the same */
     hal_status written = medium->write(medium->user, block, 1, next);
     if (written != HAL_OK) {
         return col_fail(COLIBRI_E_STORAGE, detail, medium_failure(written), block, 0);
@@ -69,6 +70,7 @@ static colibri_status write_next(struct boot *boot, struct colibri_detail *detai
     boot->state = *next;
     boot->copy = copy;
     boot->lost = false;
+    boot->doubtful = false;
     return COLIBRI_OK;
 }
 

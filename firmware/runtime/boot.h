@@ -44,6 +44,7 @@ struct boot {
     struct col_boot_state state; /* as on the medium; without a volume, and as long as none is valid, a blank one */
     uint32_t copy;               /* which of the two sectors `state` came from */
     bool lost;                   /* neither was valid */
+    bool doubtful;               /* a change failed, and it may be what the next boot finds */
     uint32_t running;            /* the slot that was chosen */
     bool chosen;
     bool on_trial;               /* it was started as the one on trial */

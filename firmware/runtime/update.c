@@ -340,7 +340,7 @@ colibri_status update_rollback(struct update *update, struct update_undone *undo
     update->kind = 0;
     update_stop(update);
     colibri_status status = COLIBRI_OK;
-    if (update_trial_slot(update) != 0) {
+    if (has_slots(update) && (boot->state.trial != 0 || boot->doubtful)) {
         status = boot_withdraw(boot, detail);
         undone->trial = status == COLIBRI_OK;
     }

@@ -120,7 +120,7 @@ COLIBRI_MUST_CHECK colibri_status update_confirm(struct update *update, struct c
 
 struct update_undone {
     bool update;  /* one was given up */
-    bool trial;   /* a model on trial was withdrawn */
+    bool trial;   /* a model that is on trial, or may be on the medium, was withdrawn */
     bool restart; /* what runs is not what starts next */
 };
 COLIBRI_MUST_CHECK colibri_status update_rollback(struct update *update, struct update_undone *undone,

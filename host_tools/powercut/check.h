@@ -18,7 +18,8 @@ struct future {
 struct campaign {
     struct images images;
     uint64_t memory_bytes;
-    uint32_t every;
+    uint32_t every;  /* and sample: see main.c */
+    uint32_t sample;
     bool reordered;
     uint64_t cuts;
     uint64_t updates; /* that were tried after a cut */
@@ -37,8 +38,8 @@ bool computes(const struct future *future);
 /* After all boots: one more expert, and with a volume one more model, each to its end. */
 bool takes_updates(const struct campaign *campaign, const struct scenario *scenario, struct disk *disk);
 
-/* faults.c: each write of each step of a scenario fails, and each is not what was written; the device must notice, go on
- * as before, and take the same update afterwards. */
+/* faults.c: each write of each step of a scenario fails, is not what was written, or can't be read back; the device must
+ * notice, go on as before, and take the same update afterwards. */
 void run_faults(struct campaign *campaign, const struct scenario *scenario);
 
 #endif

@@ -43,9 +43,13 @@ static bool in_range(const struct disk *disk, uint64_t block, uint32_t count)
 
 static hal_status disk_read(void *user, uint64_t block, uint32_t count, void *data)
 {
-    const struct disk *disk = user;
+    struct disk *disk = user;
     if (!in_range(disk, block, count)) {
         return HAL_E_RANGE;
+    }
+    if (disk->read_fails) {
+        disk->read_fails = false;
+        return HAL_E_IO;
     }
     memcpy(data, disk->data + block * HAL_BLOCK, (size_t)count * HAL_BLOCK);
     return HAL_OK;
@@ -80,11 +84,12 @@ static hal_status disk_write(void *user, uint64_t block, uint32_t count, const v
             remember(disk, block + i, sector);
         }
         const bool wrong = disk->fault_in != 0 && --disk->fault_in == 0;
-        if (wrong && !disk->fault_lies) {
+        if (wrong && disk->fault == DISK_FAULT_FAILS) {
             return HAL_E_IO;
         }
         memcpy(disk->data + (block + i) * HAL_BLOCK, sector, HAL_BLOCK);
-        if (wrong) {
+        disk->read_fails = disk->read_fails || (wrong && disk->fault == DISK_FAULT_UNREADABLE);
+        if (wrong && disk->fault == DISK_FAULT_LIES) {
             disk->data[(block + i) * HAL_BLOCK + 77] ^= 0x10;
         }
     }

@@ -16,13 +16,21 @@ struct disk_write {
     uint8_t data[HAL_BLOCK];
 };
 
+/* How the write of a sector goes wrong. */
+enum disk_fault {
+    DISK_FAULT_FAILS,      /* it fails and stores nothing */
+    DISK_FAULT_LIES,       /* it stores something else and says nothing */
+    DISK_FAULT_UNREADABLE, /* it is right, but the next read fails, wherever */
+    DISK_FAULTS
+};
+
 struct disk {
     uint8_t *data; /* [blocks][HAL_BLOCK] */
     uint64_t blocks;
     bool recording;
-    /* Counts down: the write of a sector that makes it 0 goes wrong, in this way. 0: none does. */
-    size_t fault_in;
-    bool fault_lies; /* it stores something else and says nothing; else it fails and stores nothing */
+    size_t fault_in; /* counts down: the write of a sector that makes it 0 goes wrong. 0: none does */
+    enum disk_fault fault;
+    bool read_fails; /* the next one */
     struct disk_write *log; /* [log_count], of the writes since recording began */
     size_t log_count;
     size_t log_capacity;

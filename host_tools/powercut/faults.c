@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * faults.c: a medium that fails, or lies, at one write. */
+ * faults.c: a medium that fails, lies, or can't be read, at one write. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,9 +17,22 @@ static void replay(const struct campaign *campaign, const struct scenario *scena
     }
 }
 
+/* A model whose COMMIT failed is gone for good when the host says so, even if the switch was on the disk. */
+static bool takes_back(const struct campaign *campaign, const struct scenario *scenario, struct device *device,
+                       struct disk *copy, const struct future *before)
+{
+    struct update_undone undone;
+    if (update_rollback(&device->update, &undone, NULL) != COLIBRI_OK) {
+        return false;
+    }
+    disk_copy(copy, device->disk);
+    const struct future future = look_ahead(campaign, scenario, copy);
+    return same_future(&future, before);
+}
+
 /* A step with a write that goes wrong, then the same step again. */
 static bool survives(const struct campaign *campaign, const struct scenario *scenario, uint32_t step, size_t write,
-                     bool lies, const struct future *before, const struct future *after)
+                     enum disk_fault fault, const struct future *before, const struct future *after)
 {
     const struct action *action = &scenario->action[step];
     struct disk disk = disk_new(scenario_blocks(&campaign->images)), copy = disk_new(disk.blocks);
@@ -27,10 +40,11 @@ static bool survives(const struct campaign *campaign, const struct scenario *sce
     uint8_t old[HASH_BYTES], now[HASH_BYTES];
     replay(campaign, scenario, step, &disk, &device);
     device_hash(&device, old);
-    disk.fault_lies = lies;
+    disk.fault = fault;
     disk.fault_in = write;
     const colibri_status status = scenario_act(action, &campaign->images, &device);
     disk.fault_in = 0;
+    disk.read_fails = false;
     device_hash(&device, now);
     disk_copy(&copy, &disk);
     struct future future = look_ahead(campaign, scenario, &copy);
@@ -40,6 +54,9 @@ static bool survives(const struct campaign *campaign, const struct scenario *sce
         ok = ok && (status == COLIBRI_OK ? same_future(&future, after) : memcmp(old, now, sizeof old) == 0);
     }
     ok = ok && takes_updates(campaign, scenario, &copy);
+    if (ok && status != COLIBRI_OK && action->kind == ACTION_MODEL && fault == DISK_FAULT_UNREADABLE) {
+        ok = takes_back(campaign, scenario, &device, &copy, before);
+    }
     if (ok && status != COLIBRI_OK && !device.update.broken) {
         ok = scenario_act(action, &campaign->images, &device) == COLIBRI_OK;
         future = look_ahead(campaign, scenario, &disk);
@@ -53,6 +70,7 @@ static bool survives(const struct campaign *campaign, const struct scenario *sce
 
 void run_faults(struct campaign *campaign, const struct scenario *scenario)
 {
+    static const char *const names[DISK_FAULTS] = {"fails", "stores something else", "can't be read back"};
     struct disk disk = disk_new(scenario_blocks(&campaign->images)), copy = disk_new(disk.blocks);
     struct device device = device_new(&disk, scenario->front_only, campaign->memory_bytes);
     for (uint32_t step = 0; step < SCENARIO_ACTIONS && scenario->action[step].kind != ACTION_END; step++) {
@@ -67,15 +85,16 @@ void run_faults(struct campaign *campaign, const struct scenario *scenario)
         disk_copy(&copy, &disk);
         const struct future after = look_ahead(campaign, scenario, &copy);
         for (size_t write = 1; write <= disk.log_count; write++) {
-            if (disk.log_count - write >= SWITCHING && (write - 1) % campaign->every != 0) {
+            if ((disk.log_count - write >= SWITCHING && (write - 1) % campaign->every != 0) ||
+                (disk.log_count - write) % campaign->sample != 0) {
                 continue;
             }
-            for (uint32_t lies = 0; lies < 2; lies++) {
+            for (enum disk_fault fault = DISK_FAULT_FAILS; fault < DISK_FAULTS; fault++) {
                 campaign->faults++;
-                if (!survives(campaign, scenario, step, write, lies != 0, &before, &after)) {
+                if (!survives(campaign, scenario, step, write, fault, &before, &after)) {
                     campaign->failures++;
                     printf("  step %u, write %zu of %zu %s: wrong\n", step + 1, write, disk.log_count,
-                           lies != 0 ? "stores something else" : "fails");
+                           names[fault]);
                 }
             }
         }

@@ -2,7 +2,7 @@
  *
  * main.c: powercut: cuts a device's power at each half sector that it writes, see docs/field-update.md.
  *
- *     powercut OLD.colibri NEW.colibri [EVERY [reordered]]
+ *     powercut OLD.colibri NEW.colibri [EVERY [SAMPLE [reordered]]]
  *
  * A scenario runs once to its end, and all its writes are recorded, those of its boots too. Then the disk is brought
  * back to each moment in between: before each sector's write, and with half of the sector new and the other half old
@@ -11,7 +11,9 @@
  * all of these boots. After that it must take an update of an expert and of the model. These last two are tried at each
  * moment around the writes that switch, and at each EVERYth (16, 1: all) of those that only carry data.
  *
- * Then each write of a scenario fails, and each once stores something else (faults.c).
+ * Then each of those writes fails, once stores something else, and once is not to be read back (faults.c).
+ *
+ * Of all these, SAMPLE (1: all) takes each SAMPLEth sector only, counted back from the last of a step, which switches.
  *
  * Prints a line for each scenario and the number of cuts in all. Status 1: a cut left something else. With `reordered` the
  * last two writes of each step reach the disk first, as on a medium whose cache changes the order: that must go wrong, and
@@ -59,7 +61,8 @@ static void cut_step(struct campaign *campaign, const struct scenario *scenario,
     static const char *const cut_names[DISK_CUTS] = {"before it", "half of it old", "half of it garbage"};
     struct disk trial = disk_new(disk->blocks);
     for (size_t i = 0; i < count; i++) {
-        for (enum disk_cut cut = DISK_CUT_BEFORE; cut < DISK_CUTS; cut++) {
+        const bool sampled = (count - 1u - i) % campaign->sample == 0;
+        for (enum disk_cut cut = DISK_CUT_BEFORE; sampled && cut < DISK_CUTS; cut++) {
             disk_copy(&trial, disk);
             disk_apply_cut(&trial, &log[i], cut);
             const struct future future = look_ahead(campaign, scenario, &trial);
@@ -135,17 +138,18 @@ static void run(struct campaign *campaign, const struct scenario *scenario)
 
 int main(int argc, char **argv)
 {
-    if (argc < 3 || argc > 5 || (argc == 5 && strcmp(argv[4], "reordered") != 0)) {
-        fputs("usage: powercut OLD.colibri NEW.colibri [EVERY [reordered]]\n", stderr);
+    const uint32_t every = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 16;
+    const uint32_t sample = argc > 4 ? (uint32_t)strtoul(argv[4], NULL, 10) : 1;
+    if (argc < 3 || argc > 6 || every == 0 || sample == 0 || (argc == 6 && strcmp(argv[5], "reordered") != 0)) {
+        fputs("usage: powercut OLD.colibri NEW.colibri [EVERY [SAMPLE [reordered]]]\n", stderr);
         return 2;
     }
-    struct campaign campaign = {.images = {image_file_read(argv[1]), image_file_read(argv[2])}, .every = 16};
-    campaign.reordered = argc == 5;
-    if (argc > 3) {
-        campaign.every = (uint32_t)strtoul(argv[3], NULL, 10);
-    }
+    struct campaign campaign = {.images = {image_file_read(argv[1]), image_file_read(argv[2])},
+                                .every = every,
+                                .sample = sample,
+                                .reordered = argc == 6};
     const struct images *images = &campaign.images;
-    if (campaign.every == 0 || images->old.image.model->layers < 2 || images->old.image.layer[0].router.experts < 4 ||
+    if (images->old.image.model->layers < 2 || images->old.image.layer[0].router.experts < 4 ||
         images->old.image.expert_count != images->new.image.expert_count || images->old.image.spare_count == 0) {
         fputs("powercut: needs two images of one shape with 2 layers, 4 experts and a spare place\n", stderr);
         return 2;
