@@ -137,6 +137,7 @@ static colibri_status build_mapped(struct setup *setup, struct colibri_detail *d
     const uint64_t bytes = hal_board.mapped_model_bytes;
     struct service *service = setup->service;
     service->model.image_bytes = bytes;
+    service->model.kept_bytes = 0; /* the arena takes it all */
     service->loaded = bytes;
     service->total = bytes;
     colibri_status status = make_plan(setup, image, bytes, detail);
