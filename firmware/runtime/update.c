@@ -67,11 +67,7 @@ uint64_t update_counter(const struct update *update)
     if (update->image.base != NULL && update->image.signature->counter > counter) {
         counter = update->image.signature->counter;
     }
-    if (update->list.count != 0) {
-        const uint64_t of_list = update_list_counter(&update->list);
-        counter = of_list > counter ? of_list : counter;
-    }
-    return counter;
+    return update->list.counter > counter ? update->list.counter : counter;
 }
 
 uint32_t update_running_slot(const struct update *update)

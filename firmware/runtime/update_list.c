@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * update_list.c: see update_list.h. Lists are short, so they are searched from one end to the other. */
+ * update_list.c: see update_list.h. Lists are short, so they are searched from one end to the other; what
+ * takes a search for each entry is done when a list changes, not when somebody asks. */
 #include "update_list.h"
 
 #include "../engine/detail.h"
@@ -38,24 +39,6 @@ static const struct col_update *lowest(const struct update_list *list, const str
     return extra == NULL ? best : better(best, extra, from);
 }
 
-void update_list_init(struct update_list *list, const struct col_image *image)
-{
-    const struct col_section *section = image->section[COL_SECTION_UPDATES];
-    *list = (struct update_list){.image = image,
-                                 .copy_bytes = section->bytes / 2u,
-                                 .count = image->update_count,
-                                 .copy = image->updates_copy,
-                                 .sequence = image->updates_sequence};
-    list->capacity = (uint32_t)((list->copy_bytes - sizeof(struct col_update_head)) / sizeof(struct col_update));
-    /* The other copy's memory; its head's too, so there is always one slot more than the list has entries. */
-    uint64_t other = section->offset + (1u - list->copy) * list->copy_bytes;
-    list->added = (struct col_update *)((uintptr_t)image->base + (uintptr_t)other);
-    list->added_slots = (uint32_t)(list->copy_bytes / sizeof(struct col_update));
-    for (uint32_t i = 0; i < list->added_slots; i++) {
-        list->added[i] = (struct col_update){0};
-    }
-}
-
 const struct col_update *update_list_find(const struct update_list *list, uint32_t layer, uint32_t expert)
 {
     const struct col_update *found = lowest(list, NULL, key(layer, expert));
@@ -65,15 +48,6 @@ const struct col_update *update_list_find(const struct update_list *list, uint32
 const struct col_update *update_list_next(const struct update_list *list, const struct col_update *last)
 {
     return lowest(list, NULL, last == NULL ? 0 : key(last->layer, last->expert) + 1u);
-}
-
-uint64_t update_list_counter(const struct update_list *list)
-{
-    uint64_t counter = 0;
-    for (const struct col_update *u = update_list_next(list, NULL); u != NULL; u = update_list_next(list, u)) {
-        counter = u->counter > counter ? u->counter : counter;
-    }
-    return counter;
 }
 
 const struct col_expert *update_list_packed(const struct update_list *list, uint32_t layer, uint32_t expert)
@@ -150,11 +124,34 @@ bool update_list_free_place(const struct update_list *list, uint64_t bytes, uint
     return search.bytes != 0;
 }
 
-uint32_t update_list_free_places(const struct update_list *list)
+static uint32_t count_free_places(const struct update_list *list)
 {
     struct search search = {0};
     each_free_place(list, look_at, &search);
     return search.places;
+}
+
+void update_list_init(struct update_list *list, const struct col_image *image)
+{
+    const struct col_section *section = image->section[COL_SECTION_UPDATES];
+    *list = (struct update_list){.image = image,
+                                 .copy_bytes = section->bytes / 2u,
+                                 .count = image->update_count,
+                                 .copy = image->updates_copy,
+                                 .sequence = image->updates_sequence};
+    list->capacity = (uint32_t)((list->copy_bytes - sizeof(struct col_update_head)) / sizeof(struct col_update));
+    /* The other copy's memory; its head's too, so there is always one slot more than the list has entries. */
+    uint64_t other = section->offset + (1u - list->copy) * list->copy_bytes;
+    list->added = (struct col_update *)((uintptr_t)image->base + (uintptr_t)other);
+    list->added_slots = (uint32_t)(list->copy_bytes / sizeof(struct col_update));
+    for (uint32_t i = 0; i < list->added_slots; i++) {
+        list->added[i] = (struct col_update){0};
+    }
+    for (uint32_t i = 0; i < image->update_count; i++) {
+        const uint64_t counter = image->update[i].counter;
+        list->counter = counter > list->counter ? counter : list->counter;
+    }
+    list->free_places = count_free_places(list);
 }
 
 void update_list_forget(struct update_list *list)
@@ -177,6 +174,9 @@ const struct col_update *update_list_add(struct update_list *list, const struct 
         slot++;
     }
     *slot = *entry;
+    /* What it replaces was accepted with a counter that is not above its own. */
+    list->counter = entry->counter > list->counter ? entry->counter : list->counter;
+    list->free_places = count_free_places(list);
     return slot;
 }
 

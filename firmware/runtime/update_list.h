@@ -24,6 +24,8 @@ struct update_list {
     uint32_t capacity;
     uint32_t copy;            /* that counts on the medium */
     uint64_t sequence;
+    uint64_t counter;         /* the highest security counter of all entries that count */
+    uint32_t free_places;     /* spare ones, and those of packed experts that are replaced */
 };
 
 /* Takes the list of an opened image with experts. The image lies in memory that may be written. */
@@ -33,14 +35,11 @@ void update_list_init(struct update_list *list, const struct col_image *image);
 const struct col_update *update_list_find(const struct update_list *list, uint32_t layer, uint32_t expert);
 /* The entry that counts for the expert after `last` (NULL: the first), by layer, then by expert; NULL: no more. */
 const struct col_update *update_list_next(const struct update_list *list, const struct col_update *last);
-/* The highest security counter of all entries that count. */
-uint64_t update_list_counter(const struct update_list *list);
 
 /* The directory's entry of an expert; NULL: the image has no such one. */
 const struct col_expert *update_list_packed(const struct update_list *list, uint32_t layer, uint32_t expert);
 /* The shortest free place of at least `bytes` bytes, and of equals the first: its offset in the experts section. */
 bool update_list_free_place(const struct update_list *list, uint64_t bytes, uint64_t *offset);
-uint32_t update_list_free_places(const struct update_list *list);
 
 /* Forgets entries that count no more. The engine must not use them any more either. */
 void update_list_forget(struct update_list *list);

@@ -13,7 +13,6 @@ void update_answer_status(struct service *service, struct request *request)
     struct update *update = &service->update;
     const struct boot *boot = update->setup.boot;
     const bool volume = boot != NULL && boot->volume.slots == COL_SLOTS;
-    const bool experts = update_expert_count(update) != 0;
     uint32_t slot = 0;
     struct colibri_detail unused;
     const bool next = update_next_slot(update, &slot, &unused) == COLIBRI_OK;
@@ -34,7 +33,7 @@ void update_answer_status(struct service *service, struct request *request)
     write_u32(&writer, volume ? (uint32_t)boot->state.last_status : 0);
     write_u32(&writer, update->list.count);
     write_u32(&writer, update->list.capacity);
-    write_u32(&writer, experts ? update_list_free_places(&update->list) : 0);
+    write_u32(&writer, update->list.free_places);
     write_u32(&writer, update->kind == UPDATE_EXPERT ? update->expert.layer : 0);
     write_u32(&writer, update->kind == UPDATE_EXPERT ? update->expert.expert : 0);
     write_u32(&writer, 0);

@@ -19,6 +19,7 @@ from colibri_sdk.image.layout import UPDATE, SectionKind
 from colibri_sdk.image.reader import ImageFile
 from colibri_sdk.signing import PrivateKey, sign_image, sign_update
 from colibri_sdk.status import Status
+from colibri_sdk.update.calls import UpdateCalls
 from colibri_sdk.update.expert import describe_update, expert_content
 from forge import Forge
 from update_bench import BOARDS, Bench, answer, expected_answers, renew, replace, status_of
@@ -153,3 +154,24 @@ def test_what_is_not_what_was_signed_never_starts(
         assert (status.trial, status.image_ids[1]) == (0, "")
         device.reboot()
         assert answer(device) == answers["old"]
+
+
+def test_a_replaced_expert_raises_the_counter(signed: Callable[[str], Signed], answers: dict[str, str]) -> None:
+    """At once, and when the list is read at the next start; what is signed with a lower one is refused then."""
+    bench = signed("host")
+    old, new = bench.images["old"], bench.images["expert"]
+    with bench.table.started() as (device, _):
+        places = status_of(device).free_places
+        replace(device, new, prepared=update_for(new, old, PRIVATE, counter=5))
+        for _start in range(2):
+            status = status_of(device)
+            assert (status.counter, status.updates) == (5, 1)
+            assert status.free_places == places  # the spare one is taken, the packed expert's is free
+            with pytest.raises((DeviceError, ImageError)) as raised:
+                UpdateCalls(device).begin_expert(update_for(old, old, PRIVATE, counter=4, generation=2))
+            assert (raised.value.status, raised.value.where) == (Status.E_COUNTER, "counter")
+            device.reboot()
+            assert answer(device) == answers["expert"]
+        replace(device, old, prepared=update_for(old, old, PRIVATE, counter=6, generation=2))
+        assert answer(device) == answers["old"]
+        assert (status_of(device).counter, status_of(device).updates) == (6, 1)
