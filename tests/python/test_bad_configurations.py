@@ -17,6 +17,10 @@ from typing import Any
 import pytest
 
 from colibri_sdk.convert import pack
+from colibri_sdk.convert.architectures import ARCHITECTURES as SUPPORTED
+from colibri_sdk.convert.architectures import describe
+from colibri_sdk.convert.architectures.refused import REASONS
+from colibri_sdk.convert.gguf import ARCHITECTURES as GGUF_SUPPORTED
 from colibri_sdk.engine import Library
 from colibri_sdk.errors import EXIT_IMAGE, CheckpointError
 
@@ -68,7 +72,9 @@ def refusal(source: Path, out: Path) -> CheckpointError:
 BAD: list[tuple[str, dict[str, Any], str]] = [
     # Options that these architectures have and this version has not, or that belong to others.
     ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification is not supported"),
-    ("llama", {"architectures": ["Llama4ForCausalLM"]}, "Llama4ForCausalLM is not supported"),
+    ("llama", {"architectures": ["Llama4ForCausalLM"]}, "Llama4ForCausalLM is not supported: its routers weigh"),
+    ("mixtral", {"architectures": ["PhimoeForCausalLM"]}, "LayerNorm with biases in the place of RMSNorm, and sparse"),
+    ("mixtral", {"architectures": ["JambaForCausalLM"]}, "JambaForCausalLM is not supported: its Mamba layers"),
     ("mixtral", {"architectures": ["MixtralForCausalLM", "LlamaForCausalLM"]}, "one class name"),
     ("llama", {"hidden_act": "gelu_pytorch_tanh"}, "hidden_act = 'gelu_pytorch_tanh'"),
     ("llama", {"rope_scaling": {"rope_type": "longrope", "factor": 4}, "rope_parameters": ...}, "short_factor = None"),
@@ -145,6 +151,20 @@ def test_refused_by_name(tmp_path: Path, name: str, changes: dict[str, Any], exp
     error = refusal(copied(name, tmp_path, changes), tmp_path / "m.colibri")
     assert expected in error.message, error.message
     assert error.hint
+
+
+def test_reasons_are_for_what_is_refused() -> None:
+    """No name in the table is one that can be packed, and a reason's advice names those."""
+    assert not set(REASONS) & {*SUPPORTED, *GGUF_SUPPORTED}
+    for name, reason in REASONS.items():
+        with pytest.raises(CheckpointError) as caught:
+            describe({"architectures": [name]}, frozenset())
+        assert caught.value.message == f"architecture {name} is not supported: {reason}"
+        assert caught.value.hint.startswith("No option changes that") and "MixtralForCausalLM" in caught.value.hint
+    with pytest.raises(CheckpointError) as caught:
+        describe({"architectures": ["MambaForCausalLM"]}, frozenset())
+    assert caught.value.message == "architecture MambaForCausalLM is not supported"
+    assert caught.value.hint.startswith("Supported: ")
 
 
 def keys_of(name: str) -> Iterator[str]:

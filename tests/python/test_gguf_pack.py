@@ -477,6 +477,7 @@ def _override(key: str, value: Any) -> Change:
     "change, message",
     [
         (_override("general.architecture", "mamba"), "architecture 'mamba', which is not supported"),
+        (_override("general.architecture", "phimoe"), "'phimoe', which is not supported: its norms are LayerNorm"),
         (_add("llama.final_logit_softcapping", 30.0), "key llama.final_logit_softcapping = 30.0, which is not known"),
         (_add("llama.attention.causal", False), "llama.attention.causal = False, which is not supported"),
         (_override("llama.block_count", 3), "model.layers.2 is missing"),

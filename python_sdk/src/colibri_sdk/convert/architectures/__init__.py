@@ -19,6 +19,7 @@ from colibri_sdk.convert.architectures import (
     mixtral,
     olmoe,
     qwen_moe,
+    refused,
 )
 from colibri_sdk.convert.description import ModelDescription
 from colibri_sdk.errors import CheckpointError
@@ -47,8 +48,8 @@ def describe(config: Mapping[str, Any], tensors: frozenset[str]) -> ModelDescrip
         )
     if classes[0] not in ARCHITECTURES:
         raise CheckpointError(
-            f"architecture {classes[0]} is not supported",
-            f"Supported: {', '.join(sorted(ARCHITECTURES))}.",
+            f"architecture {classes[0]} is not supported{refused.because(classes[0])}",
+            refused.advice(classes[0], ", ".join(sorted(ARCHITECTURES))),
             where="architectures",
         )
     _refuse_quantised(config)

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from colibri_sdk.convert.architectures.refused import advice, because
 from colibri_sdk.convert.gguf.cursor import Texts, Value
 from colibri_sdk.convert.gguf.families import DEEPSEEK_V3, FAMILIES, MIXTRAL, SIGMOID, Family
 from colibri_sdk.convert.gguf.header import Entry
@@ -150,8 +151,8 @@ def family(meta: Metadata, tensors: Mapping[str, Entry]) -> Family:
     found = FAMILIES.get(meta.architecture)
     if found is None:
         meta.refuse(
-            f"is of the architecture {meta.architecture!r}, which is not supported",
-            f"Supported: {', '.join(ARCHITECTURES)}.",
+            f"is of the architecture {meta.architecture!r}, which is not supported{because(meta.architecture)}",
+            advice(meta.architecture, ", ".join(ARCHITECTURES)),
         )
     if meta.architecture == "llama" and (meta.integer("expert_count") or 0) > 0:
         return MIXTRAL
