@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 
 from colibri_sdk import errors
+from colibri_sdk.boards import load_board
 from colibri_sdk.cli import main, output
 from colibri_sdk.cli import update as module
+from colibri_sdk.flash import write_card
 from colibri_sdk.image.layout import UPDATE
 from colibri_sdk.signing import PrivateKey, check_update, new_key, sign_image, verify_image
 from update_board import Board
@@ -187,6 +189,48 @@ def test_terms_need_a_key_and_a_card_any_board(
     _, err = run(capsys, *line, code=errors.EXIT_USAGE)
     assert "a card does not say which board will get it" in err
     assert board.asked["begin"] == 0
+
+
+@pytest.mark.parametrize("slots", [1, 2, 0], ids=["one image", "two slots", "no partitions"])
+def test_a_card_with_a_signed_model_takes_what_its_key_signed(
+    slots: int, board: Board, images: dict[str, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    """The keyless board that starts a card takes all; the one that gets it would not start again."""
+    private, public_file, _ = new_key(tmp_path / "keys")
+    stranger, _, _ = new_key(tmp_path / "others")
+    old, new = (Path(shutil.copy(images[kind], tmp_path)) for kind in ("old", "new"))
+    card = tmp_path / "card.img"
+
+    def write() -> None:
+        if slots:
+            write_card(load_board("virt-aarch64"), firmware=None, model=old, to=card, slots=slots, force=True)
+        else:
+            shutil.copy(old, card)
+
+    write()
+    package = tmp_path / "expert.update"
+    run(capsys, "sign", images["expert"], "--base", old, *PLACE, "-o", package)
+    lines = (("expert", images["expert"], *PLACE), ("expert", package), ("model", new))
+    run(capsys, *lines[0], "--card", card)  # unsigned on unsigned
+    sign_image(old, PrivateKey.load(private))
+    write()
+    begun = board.asked["begin"]
+    for line in lines:
+        _, err = run(capsys, *line, "--card", card, code=errors.EXIT_USAGE)
+        assert "the model on card.img is signed, and the update is not signed" in err and "--public-key" in err
+    other = (*lines[0], "--key", stranger, "--any-board")
+    _, err = run(capsys, *other, "--card", card, code=errors.EXIT_USAGE)
+    assert "is signed with another key" in err
+    assert board.asked["begin"] == begun
+    board.experts = board._directory(0)
+    for way in (("--force",), ("--public-key", public_file), ("--key", private, "--any-board")):
+        run(capsys, *lines[0], *way, "--card", card)
+        run(capsys, "expert", images["old"], *PLACE, *way, "--card", card)
+    assert board.asked["begin"] == begun + 6
+    sign_image(new, PrivateKey.load(private))
+    run(capsys, "model", new, "--card", card)
+    _, err = run(capsys, *lines[0], "--force", code=errors.EXIT_USAGE)
+    assert "--force is for cards" in err
 
 
 def test_model(board: Board, images: dict[str, Path], capsys: Capture) -> None:

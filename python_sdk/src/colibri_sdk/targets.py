@@ -149,12 +149,19 @@ def emulated(
 
 
 @contextmanager
-def on_card(card: Path, *, timeout: float = EMULATOR_TIMEOUT_SECONDS, log: Log | None = None) -> Iterator[Target]:
-    """The host board with `card`, a card image or a real card, as its storage: what it writes lasts.
+def on_card(
+    card: Path,
+    *,
+    timeout: float = EMULATOR_TIMEOUT_SECONDS,
+    log: Log | None = None,
+    public_key: Path | None = None,
+) -> Iterator[Target]:
+    """The host board with `card`, a card image or a real card, as its storage: what it writes lasts. With a public key
+    it starts and takes what that key signed, for any board or for `host`; without, all that is whole.
 
     A disk that is mounted or otherwise in use is refused. No model on the card is no error here."""
     from colibri_sdk import emulator
-    from colibri_sdk.boards import load_board
+    from colibri_sdk.boards import load_board, with_key
     from colibri_sdk.build import build
     from colibri_sdk.device import Device
     from colibri_sdk.flash import blockdev
@@ -164,6 +171,8 @@ def on_card(card: Path, *, timeout: float = EMULATOR_TIMEOUT_SECONDS, log: Log |
     elif not card.is_file():
         raise UsageError(f"{card} is neither a card image nor a disk", "Write one with `colibri-sdk flash`.")
     board = load_board("host")
+    if public_key is not None:
+        board = with_key(board, public_key)
     firmware = build(board, log=None)
     if log:
         log(f"starting {card.name} on this machine")

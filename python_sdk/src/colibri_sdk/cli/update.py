@@ -49,12 +49,12 @@ def open_target(card: Path | None, values: dict[str, Any]) -> Iterator[Target]:
         with options.open_target(**values) as target:
             yield target
         return
-    for name in ("port", "board_name", "model", "cpu", "public_key", "baud"):
+    for name in ("port", "board_name", "model", "cpu", "baud"):
         if values[name] is not None:
             word = name.removesuffix("_name").replace("_", "-")
             raise UsageError(f"--card and --{word} do not go together", "--card is started on this machine.")
     limit = {} if values["timeout"] is None else {"timeout": values["timeout"]}
-    with targets.on_card(card, log=output.note, **limit) as target:
+    with targets.on_card(card, log=output.note, public_key=values["public_key"], **limit) as target:
         yield target
 
 
@@ -75,6 +75,33 @@ def terms_options(function: F) -> F:
     )
     any_board = click.option("--any-board", is_flag=True, help="Sign for every board, not only for the device's kind.")
     return key_option(counter(any_board(function)))
+
+
+force_option = click.option(
+    "--force", is_flag=True, help="With --card: update also what a board that trusts a key would not start afterwards."
+)
+
+
+def _check_card(card: Path | None, key_id: bytes | None, force: bool, values: dict[str, Any]) -> None:
+    """A card is started by a board that takes all that is whole; the board that gets it might then refuse to start.
+
+    UsageError when the card's own images are signed with another key than the update (`key_id`; None: unsigned)."""
+    if card is None:
+        if force:
+            raise UsageError("--force is for cards", "Name one with --card, or leave --force out: devices decide.")
+        return
+    if force or values["public_key"] is not None:  # with a key the board checks it all
+        return
+    from colibri_sdk.flash.contents import signatures
+
+    for signature in signatures(card):
+        if signature.signed and signature.key_id != key_id:
+            how = "not signed" if key_id is None else "signed with another key"
+            raise UsageError(
+                f"the model on {card.name} is signed, and the update is {how}: a board that trusts the model's key "
+                "would not start any more",
+                "Sign with --key; give the board's --public-key, and all is checked as there; or insist: --force.",
+            )
 
 
 @contextmanager
@@ -100,6 +127,7 @@ def command() -> None:
 @click.argument("new", type=click.Path(exists=True, path_type=Path))
 @place_options
 @terms_options
+@force_option
 @target_options
 @output.json_option
 def expert_command(
@@ -109,6 +137,7 @@ def expert_command(
     key: Path | None,
     counter: int | None,
     any_board: bool,
+    force: bool,
     card: Path | None,
     as_json: bool,
     **values: Any,
@@ -125,10 +154,12 @@ def expert_command(
         if key is not None:
             raise UsageError(f"{new} is what `update sign` made, signed or not", "Leave --key out, or sign it anew.")
         _signer(new, key, counter, any_board, card, values)
-        done = _send_package(new, layer, expert, card, values)
+        done = _send_package(new, layer, expert, card, force, values)
     else:
         source = targets.image_for(new, quant=values["quant"], log=output.note)
-        done = _send_expert(source, layer, expert, _signer(source, key, counter, any_board, card, values), card, values)
+        signer = _signer(source, key, counter, any_board, card, values)
+        _check_card(card, signer.key_id if signer else None, force, values)
+        done = _send_expert(source, layer, expert, signer, card, values)
     if as_json:
         output.emit_json(done)
     else:
@@ -160,16 +191,21 @@ def _send_expert(
 
 
 def _send_package(
-    new: Path, layer: int | None, expert: int | None, card: Path | None, values: dict[str, Any]
+    new: Path, layer: int | None, expert: int | None, card: Path | None, force: bool, values: dict[str, Any]
 ) -> ExpertUpdate:
     from colibri_sdk.update.expert import update_expert
     from colibri_sdk.update.package import open_package
 
-    with open_package(new) as package, open_target(card, values) as target, resumable():
+    with open_package(new) as package:
         place = (package.layer, package.expert)
         if (place[0] if layer is None else layer, place[1] if expert is None else expert) != place:
             raise UsageError(f"{new} is for expert {place[0]}/{place[1]}", "Leave --layer and --expert out.")
-        with output.Progress(f"expert {place[0]}/{place[1]}", rate=True) as progress:
+        _check_card(card, package.key_id, force, values)
+        with (
+            open_target(card, values) as target,
+            resumable(),
+            output.Progress(f"expert {place[0]}/{place[1]}", rate=True) as progress,
+        ):
             return update_expert(target.device, package.content, *place, progress=progress, prepared=package.update)
 
 
@@ -294,6 +330,7 @@ def _show_expert(done: ExpertUpdate) -> None:
 )
 @click.option("--no-confirm", is_flag=True, help="Leave the new model on trial.")
 @terms_options
+@force_option
 @target_options
 @output.json_option
 def model_command(
@@ -303,6 +340,7 @@ def model_command(
     key: Path | None,
     counter: int | None,
     any_board: bool,
+    force: bool,
     card: Path | None,
     as_json: bool,
     **values: Any,
@@ -314,9 +352,11 @@ def model_command(
     """
     from colibri_sdk import targets
     from colibri_sdk.update.model import update_model
+    from colibri_sdk.update.signer import key_id_of
 
     image = targets.image_for(new, quant=values["quant"], log=output.note)
     signer = _signer(image, key, counter, any_board, card, values)
+    _check_card(card, signer.key_id if signer else key_id_of(image), force, values)
     with (
         open_target(card, values) as target,
         _signed_image(image, signer, target) as signed,

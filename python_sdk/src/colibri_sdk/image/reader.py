@@ -91,17 +91,24 @@ class Check:
 class ImageFile:
     """An image, mapped for reading. A context manager; arrays taken from it are copies and outlive it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, start: int | None = None) -> None:
+        """`start`: where the image begins on a card, which has more behind it. None: the file is the image."""
         self.path = path
+        begin = start or 0
         try:
             with path.open("rb") as file:
-                size = file.seek(0, 2)
+                size = max(0, file.seek(0, 2) - begin)
                 if size < PAGE:
                     raise self._error(Status.E_IMAGE_SIZE, "header", size, PAGE, f"has only {size} bytes")
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                if start is not None:
+                    file.seek(begin)
+                    stated = int(np.frombuffer(file.read(HEADER.itemsize), HEADER)[0]["image_bytes"])
+                    size = min(size, max(stated, PAGE))
+                before = begin % mmap.ALLOCATIONGRANULARITY
+                self._map = mmap.mmap(file.fileno(), before + size, access=mmap.ACCESS_READ, offset=begin - before)
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror or error}", "Name a .colibri image.") from error
-        self._data = memoryview(self._map)
+        self._data = memoryview(self._map)[before:]
         try:
             self.header: Record = self._records(HEADER, 0, 1)[0]
             self.sections = self._read_directory()

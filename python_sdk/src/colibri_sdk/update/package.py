@@ -47,6 +47,12 @@ class Package:
     def expert(self) -> int:
         return int(np.frombuffer(self.update, UPDATE)[0]["expert"])
 
+    @property
+    def key_id(self) -> bytes | None:
+        """Of the key that signed it, 16 bytes; None: it is unsigned."""
+        key_id = bytes(np.frombuffer(self.update, UPDATE)[0]["key_id"])
+        return key_id if any(key_id) else None
+
 
 def is_package(path: Path) -> bool:
     """By its first bytes. OSError when it cannot be read."""

@@ -32,6 +32,11 @@ class Signer:
     counter: int = 0
     any_board: bool = False
 
+    @property
+    def key_id(self) -> bytes:
+        """Of what it signs with."""
+        return self.key.public.key_id
+
     def check(self, board: str, counter: int) -> None:
         """UsageError when nothing can be signed on these terms that a device takes which says that it is `board` and
         has security counter `counter`."""
@@ -76,6 +81,12 @@ def counter_of(paths: Iterable[Path], key: PublicKey) -> int:
         if key.check(signature.signature, signature.message()):
             return signature.counter
     return 0
+
+
+def key_id_of(path: Path) -> bytes | None:
+    """Of the key that the image `path` says it is signed with; None: it is unsigned, or no image."""
+    signature = _signature(path)
+    return signature.key_id if signature is not None and signature.signed else None
 
 
 def _signature(path: Path) -> Signature | None:
