@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device's side of updates, over the link, on this machine's board: wrong orders and missing parts.
+"""The device's side of updates, over the link, on this machine's board: wrong orders, missing parts, and what a
+generation sees.
 
 Signatures: tests/qemu/test_signed_update.py; from end to end: tests/qemu/test_field_update.py."""
 
@@ -15,6 +16,7 @@ import pytest
 from colibri_sdk.boards import load_board
 from colibri_sdk.convert.progress import Silent
 from colibri_sdk.device import Device
+from colibri_sdk.engine import Engine, Library
 from colibri_sdk.errors import ColibriError
 from colibri_sdk.image.layout import UPDATE
 from colibri_sdk.image.reader import ImageFile
@@ -129,3 +131,52 @@ def test_a_first_page_is_held_back_until_the_end(device: Device, table: Bench, i
     assert calls.status().trial == 2
     assert refused(calls.confirm) == (Status.E_UPDATE_STATE, "running")
     assert refused(lambda: calls.begin_model(new[:PAGE], signature)) == (Status.E_UPDATE_STATE, "trial")
+
+
+TRACED = 400  # tokens: many times as long as a COMMIT takes
+
+
+def twin_rows(image: Path, where: tuple[int, int], ids: list[int], switch: int) -> list[bytes]:
+    """The logits before each of `ids` when the expert is replaced before those of number `switch`, by this machine's
+    engine. `where`: the new blob's offset in the image's file, and its CRC-32."""
+    twin = Engine(Library.load(), image, context=TRACED + len(PROMPT))
+    rows = []
+    for index in range(len(ids)):
+        if index == switch:
+            twin.replace_expert(LAYER, EXPERT, offset=where[0], crc32=where[1], generation=1)
+        row = twin.prefill(PROMPT) if index == 0 else twin.forward(ids[index - 1])
+        rows.append(row.astype("<f4").tobytes())
+    return rows
+
+
+@pytest.mark.parametrize("store", ["memory", "block"])
+def test_a_generation_sees_the_old_expert_and_then_the_new_one(
+    firmware: Callable[[str], Any], images: dict[str, Path], tmp_path: Path, store: str
+) -> None:
+    """COMMIT in the middle of a generation: up to one token its logits are the old model's, and from that one on those
+    of an engine that changes the expert just there."""
+    base, donor = images["large"], images["old"]  # the one with room for a long answer
+    with Bench(load_board("host"), firmware("host"), base, tmp_path / "card.img").started() as (device, _):
+        device.configure(store, cache_slots=2 if store == "block" else 0)
+        calls = UpdateCalls(device)
+        update = np.frombuffer(described(donor, device), UPDATE)[0]
+        begun = calls.begin_expert(update.tobytes())
+        list(calls.send(pieces(blob(donor), PAGE)))
+        generation = device.generate(PROMPT, max_tokens=TRACED, ignore_eos=True, trace_logits=True)
+        tokens = iter(generation)
+        seen = [next(tokens)]
+        calls.commit(Silent())
+        seen += list(tokens)
+    ids = [token.id for token in seen]
+    rows = [token.logits.astype("<f4").tobytes() for token in seen if token.logits is not None]
+    assert len(rows) == len(ids) == TRACED
+    whole = bytearray(base.read_bytes())
+    whole[begun.place : begun.place + begun.target_bytes] = blob(donor)
+    image = tmp_path / "with-the-new-blob.colibri"
+    image.write_bytes(whole)
+    where = begun.place, int(update["crc32"])
+    old = twin_rows(image, where, ids, TRACED)
+    switch = next(index for index, row in enumerate(rows) if row != old[index])
+    print(f"switched before token {switch} of {TRACED}")
+    assert 0 < switch < TRACED - 1
+    assert twin_rows(image, where, ids, switch) == rows
