@@ -24,6 +24,7 @@ from colibri_sdk.profiling.chart import draw
 from colibri_sdk.profiling.curve import LayerReads, Point, curve, thinned
 from colibri_sdk.profiling.record import record
 from colibri_sdk.profiling.trace import RoutingTrace, load, save
+from colibri_sdk.signing import PrivateKey, sign_image
 from colibri_sdk.store import StoreChoice
 from routing import Step, make_trace
 
@@ -261,6 +262,34 @@ def test_profile_pins_the_image_and_the_trace_follows_it(copy: Path, capsys: pyt
         assert trace.image_ids[-1] == file.image_id and len(trace.image_ids) == 2
     assert run(["plan", "hb.colibri", "--profile", "t.npz", "--json"]) == EXIT_OK
     assert len(json.loads(capsys.readouterr().out)["profile"]) == 8
+
+
+def test_profile_leaves_an_image_alone_that_has_the_pins(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["profile", "hb.colibri", "--prompts", "p.txt", "-o", "t.npz", "--pin", "--pins", "2"]
+    assert run(arguments) == EXIT_OK
+    sign_image(copy, PrivateKey.new())
+    signed = copy.read_bytes()
+    capsys.readouterr()
+    assert run(arguments) == EXIT_OK
+    shown = capsys.readouterr().out
+    assert "stays as it is" in shown and "unsigned" not in shown
+    assert copy.read_bytes() == signed
+    with ImageFile(copy) as file:
+        assert load(Path("t.npz")).image_ids == (file.image_id,)
+
+
+def test_the_recording_comes_before_the_pins(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is kept where no pins can be chosen; where it cannot be kept, the image stays as it is."""
+    before = copy.read_bytes()
+    arguments = ["profile", "hb.colibri", "--prompts", "p.txt", "--pin"]
+    assert run([*arguments, "-o", "one.npz", "--limit", "1"]) == EXIT_USAGE
+    assert "one prompt does not tell" in capsys.readouterr().err
+    assert load(Path("one.npz")).prompts == 1
+    assert run([*arguments, "-o", "nowhere/t.npz", "--pins", "2"]) == EXIT_USAGE
+    assert "nowhere/t.npz cannot be written" in capsys.readouterr().err
+    assert run([*arguments, "-o", "p.txt/t.npz", "--pins", "2"]) == EXIT_USAGE
+    assert "p.txt/t.npz cannot be written" in capsys.readouterr().err
+    assert copy.read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,8 @@ def command(
     library = Library.load()
     with output.Progress("recording", "prompts") as progress:
         trace = record(image, wanted, max_tokens=max_tokens, library=library, progress=progress.update)
+    to = output_ or Path(f"{targets.model_name(model).removesuffix('.colibri')}.trace.npz")
+    traces.save(trace, to)  # before the image changes: whatever fails then, the recording is there
     choice = None
     if pin:
         from colibri_sdk.profiling import pins as pinning
@@ -80,8 +82,8 @@ def command(
         slots = cache_slots or max(1, max(trace.experts) // 2)
         choice = pinning.choose(library, trace, slots, pins)
         trace = trace.also_for(pinning.write(image, choice.pins))
-    to = output_ or Path(f"{targets.model_name(model).removesuffix('.colibri')}.trace.npz")
-    traces.save(trace, to)
+        if len(trace.image_ids) > 1:
+            traces.save(trace, to)
     layers = {
         layer: balance(row[:experts].tolist())
         for layer, (row, experts) in enumerate(zip(trace.tokens(), trace.experts, strict=True))
@@ -131,11 +133,11 @@ def _show(
     headers = ["layer", "experts", "used", "effective", "variation", "busiest"]
     output.table(headers, rows, title="Use of experts", right="rrrrr")
     if choice is not None:
-        _show_pins(choice, image, trace.image_ids[-1])
+        _show_pins(choice, image, trace.image_ids)
     click.echo(f"trace {to}")
 
 
-def _show_pins(choice: PinChoice, image: Path, image_id: str) -> None:
+def _show_pins(choice: PinChoice, image: Path, image_ids: tuple[str, ...]) -> None:
     if choice.rate_without is not None and choice.rate_with is not None:
         click.echo(
             f"with {choice.slots} slots per layer held-out prompts hit {100 * choice.rate_without:.2f} % "
@@ -145,4 +147,7 @@ def _show_pins(choice: PinChoice, image: Path, image_id: str) -> None:
         click.echo(f"no pins: {image} pins nothing now")
     for layer, experts in choice.pins.items():
         click.echo(f"layer {layer} pins {' '.join(map(str, experts))}")
-    click.echo(f"{image} is image {image_id} now and unsigned: boards that trust a key want it signed again")
+    if len(image_ids) == 1:
+        click.echo(f"{image} has these pins already and stays as it is")
+        return
+    click.echo(f"{image} is image {image_ids[-1]} now and unsigned: boards that trust a key want it signed again")

@@ -68,19 +68,23 @@ def choose(library: Library, trace: RoutingTrace, slots: int, count: int | None 
 
 
 def write(image: Path, pins: Pins) -> str:
-    """Writes the pins into the image's expert directory, in place of those it had; returns the image's new identity.
+    """Writes the pins into the image's expert directory, in place of those it had; returns the image's identity then.
 
-    The image becomes unsigned, and is replaced at once or not at all (recard.replace_sections).
+    The image becomes unsigned, and is replaced at once or not at all (recard.replace_sections). Where it has these very
+    pins, nothing is written and its identity and signature stay.
     """
     with ImageFile(image) as file:
         experts = [int(layer["router"]["experts"]) for layer in file.layers]
-        directory = file.experts.copy()
+        directory, old_id = file.experts.copy(), file.image_id
     wrong = next((layer for layer, order in pins.items() if not _possible(order, experts, layer)), None)
     if wrong is not None:
         raise UsageError(
             f"layer {wrong} of {image.name} cannot pin {list(pins[wrong])}", "Each expert once, and only those it has."
         )
-    directory["pin"] = pin_numbers(experts, pins)
+    numbers = pin_numbers(experts, pins)
+    if directory["pin"].tolist() == numbers:
+        return old_id
+    directory["pin"] = numbers
     _, image_id = replace_sections(image, {SectionKind.EXPERT_DIR: directory.tobytes()})
     return image_id
 

@@ -23,6 +23,8 @@ A step is one layer of one batch, in the order of computation: what the engine's
 
 from __future__ import annotations
 
+import contextlib
+import os
 import struct
 import zipfile
 import zlib
@@ -130,10 +132,11 @@ class RoutingTrace:
 
 
 def save(trace: RoutingTrace, path: Path) -> None:
-    """Writes the file."""
+    """Writes the file; it is the new one, whole, or what it was."""
     ids = np.frombuffer(b"".join(map(bytes.fromhex, trace.image_ids)), np.uint8).reshape(-1, ID_BYTES)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with path.open("wb") as file:
+        with scratch.open("wb") as file:
             np.savez_compressed(
                 file,
                 version=np.uint32(VERSION),
@@ -143,7 +146,10 @@ def save(trace: RoutingTrace, path: Path) -> None:
                 experts=np.asarray(trace.experts, np.uint32),
                 **{name: getattr(trace, name) for name in _ARRAYS},
             )
+        scratch.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
         raise UsageError(
             f"{path} cannot be written: {error.strerror or error}", "Name another file with -o."
         ) from error
