@@ -8,6 +8,8 @@ import random
 from pathlib import Path
 from typing import Any
 
+from colibri_sdk.convert.gguf.splits import PRE_TOKENIZERS
+
 Json = dict[str, Any]
 
 _TAIL = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -24,15 +26,9 @@ TEKKEN = (
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_DEEPSEEK_V2_LETTERS = (
-    "\\s?[A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373"
-    "\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f"
-    "\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd\u1c90-\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77"
-    "\u1e00-\u1f15\u2c00-\u2c7b\uff21-\uff3a\uff41-\uff5a\U00010400-\U0001044f\U0001e900-\U0001e943]+"
-)
 DEEPSEEK_V2 = (
     "[\r\n]",
-    _DEEPSEEK_V2_LETTERS,
+    PRE_TOKENIZERS["deepseek-llm"].patterns[1],  # its letters, in over a hundred ranges
     "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
     "\\s+$",
     "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+",

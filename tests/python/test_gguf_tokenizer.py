@@ -5,6 +5,9 @@ cuts and merges as the model's own does."""
 from __future__ import annotations
 
 import json
+import re
+import sys
+import unicodedata
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -88,6 +91,18 @@ def test_where_texts_are_cut(tmp_path: Path, pre: str) -> None:
     found = [piece.replace("Ġ", " ") for piece, _ in pre_tokenizer.pre_tokenize_str("It's 12345 it")]
     wanted = PIECES[pre] if pre != "gpt-2" else ["It", "'s", " 12345", " it"]
     assert found == wanted
+
+
+def test_the_letters_of_deepseek_v2() -> None:
+    """The published list has 2729 letters, all with case; it is no category: many letters with case are not in it."""
+    letters = re.compile(PRE_TOKENIZERS["deepseek-llm"].patterns[1])
+    listed = {chr(point) for point in range(sys.maxunicode + 1) if letters.fullmatch(chr(point))}
+    cased = {
+        chr(point) for point in range(sys.maxunicode + 1) if unicodedata.category(chr(point)) in ("Lu", "Ll", "Lt")
+    }
+    assert listed < cased and len(listed) == 2729
+    assert listed >= set("aZ\u0531\u10c5\u13f8\u1c90\u1fbe\u212a\uab70\ufb17\U00010cf2\U0001e943")
+    assert not listed & set("\u0561\u10d0\u1c80\u2d00\ua790\uab30\U00016e40\U0001d400")
 
 
 def test_normal_forms_and_defaults() -> None:
