@@ -7,19 +7,15 @@
 #include "boot.h"
 
 #include "../engine/detail.h"
+#include "bytes.h"
 
 /* The alignment that drivers need, and that the struct has. */
 _Static_assert(_Alignof(struct col_boot_state) >= 4, "sectors are read into the struct");
 
 static bool is_valid(const struct col_boot_state *state)
 {
-    static const uint8_t magic[8] = COL_BOOT_MAGIC;
-    for (size_t i = 0; i < sizeof magic; i++) {
-        if (state->magic[i] != magic[i]) {
-            return false;
-        }
-    }
-    return state->crc32 == colibri_crc32(0, state, offsetof(struct col_boot_state, crc32)) && state->sequence != 0 &&
+    return bytes_equal(state->magic, COL_BOOT_MAGIC, sizeof state->magic) &&
+           state->crc32 == colibri_crc32(0, state, offsetof(struct col_boot_state, crc32)) && state->sequence != 0 &&
            state->active < COL_SLOTS && state->trial <= COL_SLOTS && state->trial != state->active + 1u;
 }
 
@@ -48,10 +44,7 @@ static colibri_status write_next(struct boot *boot, struct colibri_detail *detai
                                     .counter = next->counter,
                                     .last_result = next->last_result,
                                     .last_status = next->last_status};
-    static const uint8_t magic[8] = COL_BOOT_MAGIC;
-    for (size_t i = 0; i < sizeof magic; i++) {
-        next->magic[i] = magic[i];
-    }
+    bytes_copy(next->magic, COL_BOOT_MAGIC, sizeof next->magic);
     next->crc32 = colibri_crc32(0, next, offsetof(struct col_boot_state, crc32));
     uint32_t copy = 1u - boot->copy;
     uint64_t block = boot->volume.state_block[copy];

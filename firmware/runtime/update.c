@@ -4,6 +4,7 @@
 #include "update.h"
 
 #include "../engine/detail.h"
+#include "bytes.h"
 
 #define PAGE_BLOCKS (COL_PAGE / HAL_BLOCK)
 
@@ -192,9 +193,7 @@ colibri_status update_data(struct update *update, uint64_t offset, const uint8_t
         /* By way of the buffer, because a driver needs an alignment that a message does not have. */
         const uint64_t left = bytes - done;
         const uint32_t piece = left < COL_PAGE ? (uint32_t)left : COL_PAGE;
-        for (uint32_t i = 0; i < piece; i++) {
-            update->buffer[i] = data[done + i];
-        }
+        bytes_copy(update->buffer, data + done, piece);
         status = update_write(update, update->first + (offset + done) / HAL_BLOCK, piece / HAL_BLOCK, update->buffer,
                               detail);
         done += piece;

@@ -8,18 +8,12 @@
 #include "update.h"
 
 #include "../engine/detail.h"
+#include "bytes.h"
 
 /* What the signature covers, and all that matters. */
 static bool same_update(const struct col_update *a, const struct col_update *b)
 {
-    const uint8_t *x = (const uint8_t *)a + sizeof a->offset;
-    const uint8_t *y = (const uint8_t *)b + sizeof b->offset;
-    for (size_t i = 0; i < sizeof *a - sizeof a->offset; i++) {
-        if (x[i] != y[i]) {
-            return false;
-        }
-    }
-    return true;
+    return bytes_equal(&a->bytes, &b->bytes, sizeof *a - offsetof(struct col_update, bytes));
 }
 
 static colibri_status check_base(const struct update *update, const struct col_update *expert,

@@ -5,6 +5,7 @@
 #include "update_list.h"
 
 #include "../engine/detail.h"
+#include "bytes.h"
 
 #define PAGE_ENTRIES (COL_PAGE / (uint32_t)sizeof(struct col_update))
 #define HEAD_BLOCKS (sizeof(struct col_update_head) / HAL_BLOCK)
@@ -191,17 +192,12 @@ static colibri_status write_head(const struct update_list *list, const struct up
                                  const struct medium *medium, uint64_t block, uint8_t *buffer, bool *flipped,
                                  struct colibri_detail *detail)
 {
-    static const uint8_t magic[8] = COL_UPDATES_MAGIC;
     struct col_update_head *head = (void *)buffer;
     struct col_update_head *back = head + 1;
     *head = (struct col_update_head){.sequence = list->sequence + 1u, .count = write->count,
                                      .entries_crc32 = write->crc};
-    for (size_t i = 0; i < sizeof magic; i++) {
-        head->magic[i] = magic[i];
-    }
-    for (size_t i = 0; i < sizeof head->image_id; i++) {
-        head->image_id[i] = list->image->header->image_id[i];
-    }
+    bytes_copy(head->magic, COL_UPDATES_MAGIC, sizeof head->magic);
+    bytes_copy(head->image_id, list->image->header->image_id, sizeof head->image_id);
     head->crc32 = colibri_crc32(0, head, offsetof(struct col_update_head, crc32));
     *flipped = true;
     hal_status status = medium->write(medium->user, block, HEAD_BLOCKS, head);

@@ -7,30 +7,10 @@
 #include "update.h"
 
 #include "../engine/detail.h"
+#include "bytes.h"
 
 #define PAGE_BLOCKS (COL_PAGE / HAL_BLOCK)
 #define SECTOR_EXPERTS (HAL_BLOCK / (uint32_t)sizeof(struct col_expert))
-
-static bool same_bytes(const void *a, const void *b, uint64_t bytes)
-{
-    const uint8_t *x = a, *y = b;
-    for (uint64_t i = 0; i < bytes; i++) {
-        if (x[i] != y[i]) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool all_zero(const uint8_t *data, uint64_t bytes)
-{
-    for (uint64_t i = 0; i < bytes; i++) {
-        if (data[i] != 0) {
-            return false;
-        }
-    }
-    return true;
-}
 
 colibri_status update_begin_model(struct update *update, const uint8_t *page, const struct col_signature *signature,
                                   uint32_t tries, struct update_begun *begun, struct colibri_detail *detail)
@@ -39,13 +19,12 @@ colibri_status update_begin_model(struct update *update, const uint8_t *page, co
     if (status != COLIBRI_OK) {
         return status;
     }
-    *begun = (struct update_begun){.resumed = update->kind == UPDATE_MODEL && same_bytes(update->page, page, COL_PAGE) &&
-                                              same_bytes(&update->signature, signature, sizeof *signature)};
+    *begun = (struct update_begun){.resumed = update->kind == UPDATE_MODEL &&
+                                              bytes_equal(update->page, page, COL_PAGE) &&
+                                              bytes_equal(&update->signature, signature, sizeof *signature)};
     /* The page is kept where it can be looked into; whatever was open is over, should this be refused or not. */
     update->kind = 0;
-    for (uint32_t i = 0; i < COL_PAGE; i++) {
-        update->page[i] = page[i];
-    }
+    bytes_copy(update->page, page, COL_PAGE);
     update->signature = *signature;
     update->tries = tries == 0 ? COL_BOOT_TRIES : tries;
     status = col_image_open_page(update->page, &update->model, detail);
@@ -88,13 +67,12 @@ void update_commit_model(struct update *update)
 static colibri_status check_list(struct update *update, const struct col_section *section, uint64_t at,
                                  struct colibri_detail *detail)
 {
-    static const uint8_t magic[8] = COL_UPDATES_MAGIC;
     const struct col_update_head *head = (const void *)update->buffer;
     const uint64_t copy_bytes = section->bytes / 2u;
     if (section->bytes % (2u * COL_PAGE) != 0) {
         return col_fail(COLIBRI_E_IMAGE_DIMENSION, detail, section->name, section->bytes, 2u * COL_PAGE);
     }
-    if (at % copy_bytes != 0 || !same_bytes(head->magic, magic, sizeof magic)) {
+    if (at % copy_bytes != 0 || !bytes_equal(head->magic, COL_UPDATES_MAGIC, sizeof head->magic)) {
         return COLIBRI_OK;
     }
     if (head->count != 0 || !col_updates_whole(head, sizeof *head, update->model.header->image_id)) {
@@ -111,11 +89,11 @@ static colibri_status check_section_page(struct update *update, const struct col
     struct update_job *job = &update->job;
     const uint64_t left = section->bytes - at;
     const uint32_t bytes = left < COL_PAGE ? (uint32_t)left : COL_PAGE;
-    if (!all_zero(update->buffer + bytes, COL_PAGE - bytes)) {
+    if (!bytes_zero(update->buffer + bytes, COL_PAGE - bytes)) {
         return col_fail(COLIBRI_E_IMAGE_CHECKSUM, detail, section->name, section->offset + at, 0);
     }
     if (section->kind == COL_SECTION_SIGNATURE) {
-        return at == 0 && same_bytes(update->buffer, &update->signature, sizeof update->signature)
+        return at == 0 && bytes_equal(update->buffer, &update->signature, sizeof update->signature)
                    ? COLIBRI_OK
                    : col_fail(COLIBRI_E_SIGNATURE, detail, "signature", at, 0);
     }
@@ -148,7 +126,7 @@ static colibri_status check_front(struct update *update, struct colibri_detail *
         trust_digest_add(&job->image_digest, update->buffer, COL_PAGE);
     }
     if (job->done < section->offset) {
-        status = all_zero(update->buffer, COL_PAGE)
+        status = bytes_zero(update->buffer, COL_PAGE)
                      ? COLIBRI_OK
                      : col_fail(COLIBRI_E_IMAGE_CHECKSUM, detail, section->name, job->done, section->offset);
     } else {
@@ -232,7 +210,7 @@ static colibri_status put_on_trial(struct update *update, uint64_t *result, stru
     if (status == COLIBRI_OK) {
         status = update_read(update, update->first, PAGE_BLOCKS, update->buffer, detail);
     }
-    if (status == COLIBRI_OK && !same_bytes(update->buffer, update->page, COL_PAGE)) {
+    if (status == COLIBRI_OK && !bytes_equal(update->buffer, update->page, COL_PAGE)) {
         status = col_fail(COLIBRI_E_STORAGE, detail, "first page", 1, 0);
     }
     if (status == COLIBRI_OK) {

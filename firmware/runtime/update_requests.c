@@ -4,6 +4,8 @@
  * answered when it is done; service->waiting remembers whose answer that is. */
 #include "update_requests.h"
 
+#include "bytes.h"
+
 #define DIRECTORY_ENTRIES 128u /* in one answer */
 
 /* ------------------------------------------------------------------------------------------------- what there is */
@@ -80,13 +82,6 @@ void update_answer_directory(struct service *service, struct request *request)
 
 /* ----------------------------------------------------------------------------------------------- the open update */
 
-static void copy_bytes(void *to, const uint8_t *from, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++) {
-        ((uint8_t *)to)[i] = from[i];
-    }
-}
-
 static colibri_status begin_expert(struct service *service, struct request *request, uint32_t tries,
                                    struct update_begun *begun, struct colibri_detail *detail, bool *wrong)
 {
@@ -96,7 +91,7 @@ static colibri_status begin_expert(struct service *service, struct request *requ
     if (*wrong) {
         return COLIBRI_OK;
     }
-    copy_bytes(&expert, body, sizeof expert);
+    bytes_copy(&expert, body, sizeof expert);
     return update_begin_expert(&service->update, &expert, service->running.type != 0, begun, detail);
 }
 
@@ -110,7 +105,7 @@ static colibri_status begin_model(struct service *service, struct request *reque
     if (*wrong) {
         return COLIBRI_OK;
     }
-    copy_bytes(&signature, body, sizeof signature);
+    bytes_copy(&signature, body, sizeof signature);
     return update_begin_model(&service->update, page, &signature, tries, begun, detail);
 }
 

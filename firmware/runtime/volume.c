@@ -3,6 +3,7 @@
  * volume.c: finds a volume, or an image without one, on a medium, see boot.h. */
 #include "../engine/detail.h"
 #include "boot.h"
+#include "bytes.h"
 #include "messages.h"
 
 #define PAGE_BLOCKS (COL_PAGE / HAL_BLOCK)
@@ -35,16 +36,6 @@ static colibri_status read_page(const struct medium *medium, uint64_t block, uin
 {
     hal_status status = medium->read(medium->user, block, PAGE_BLOCKS, page);
     return status == HAL_OK ? COLIBRI_OK : col_fail(COLIBRI_E_STORAGE, detail, medium_failure(status), block, 0);
-}
-
-static bool has_magic(const uint8_t *page, const char *magic)
-{
-    for (size_t i = 0; i < 8; i++) {
-        if (page[i] != (uint8_t)magic[i]) {
-            return false;
-        }
-    }
-    return true;
 }
 
 static bool inside(uint64_t offset, uint64_t bytes, uint64_t limit)
@@ -98,10 +89,10 @@ static colibri_status recognise(const uint8_t *page, struct extent where, struct
                                 struct colibri_detail *detail)
 {
     *found = true;
-    if (has_magic(page, COL_VOLUME_MAGIC)) {
+    if (bytes_equal(page, COL_VOLUME_MAGIC, sizeof COL_VOLUME_MAGIC - 1u)) {
         return open_volume((const void *)page, where, volume, detail);
     }
-    if (has_magic(page, COL_IMAGE_MAGIC)) {
+    if (bytes_equal(page, COL_IMAGE_MAGIC, sizeof COL_IMAGE_MAGIC - 1u)) {
         volume->slots = 1;
         volume->slot[0] = where;
         return COLIBRI_OK;
@@ -129,9 +120,7 @@ colibri_status volume_find(const struct medium *medium, uint8_t *page, struct vo
         return col_fail(COLIBRI_E_STORAGE_EMPTY, detail, "partition table", load_u16(page + MBR_MARK), 0xaa55);
     }
     uint8_t entries[4 * MBR_ENTRY_BYTES];
-    for (size_t i = 0; i < sizeof entries; i++) {
-        entries[i] = page[MBR_ENTRIES + i];
-    }
+    bytes_copy(entries, page + MBR_ENTRIES, sizeof entries);
     uint64_t of_type = 0;
     for (size_t i = 0; i < 4; i++) {
         const uint8_t *entry = entries + i * MBR_ENTRY_BYTES;
