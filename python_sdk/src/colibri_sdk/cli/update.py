@@ -16,6 +16,7 @@ from colibri_sdk.cli import options, output
 from colibri_sdk.errors import LinkLostError, LinkTimeoutError, UsageError
 
 if TYPE_CHECKING:
+    from colibri_sdk.flash.contents import Signed
     from colibri_sdk.targets import Target
     from colibri_sdk.update.expert import ExpertUpdate
     from colibri_sdk.update.model import ModelUpdate
@@ -82,26 +83,34 @@ force_option = click.option(
 )
 
 
-def _check_card(card: Path | None, key_id: bytes | None, force: bool, values: dict[str, Any]) -> None:
+def _check_card(card: Path | None, update: Signed | None, force: bool, values: dict[str, Any]) -> None:
     """A card is started by a board that takes all that is whole; the board that gets it might then refuse to start.
 
-    UsageError when the card's own images are signed with another key than the update (`key_id`; None: unsigned)."""
+    UsageError when the card's own images are signed with another key than `update` (None: it is unsigned), or when they
+    ask for a higher counter."""
     if card is None:
         if force:
             raise UsageError("--force is for cards", "Name one with --card, or leave --force out: devices decide.")
         return
     if force or values["public_key"] is not None:  # with a key the board checks it all
         return
-    from colibri_sdk.flash.contents import signatures
+    from colibri_sdk.flash.contents import signed_models
 
-    for signature in signatures(card):
-        if signature.signed and signature.key_id != key_id:
-            how = "not signed" if key_id is None else "signed with another key"
-            raise UsageError(
-                f"the model on {card.name} is signed, and the update is {how}: a board that trusts the model's key "
-                "would not start any more",
-                "Sign with --key; give the board's --public-key, and all is checked as there; or insist: --force.",
-            )
+    for model in signed_models(card):
+        if update is None:
+            how = "is not signed"
+        elif update.key_id != model.key_id:
+            how = "is signed with another key"
+        elif update.counter < model.counter:
+            how = f"has security counter {update.counter}, below {model.counter}"
+        else:
+            continue
+        raise UsageError(
+            f"the model on {card.name} is signed, and the update {how}: a board that trusts the model's key would not "
+            "start any more",
+            "Sign with --key and --counter; give the board's --public-key, and all is checked as there; or insist: "
+            "--force.",
+        )
 
 
 @contextmanager
@@ -158,7 +167,7 @@ def expert_command(
     else:
         source = targets.image_for(new, quant=values["quant"], log=output.note)
         signer = _signer(source, key, counter, any_board, card, values)
-        _check_card(card, signer.key_id if signer else None, force, values)
+        _check_card(card, signer.signed if signer else None, force, values)
         done = _send_expert(source, layer, expert, signer, card, values)
     if as_json:
         output.emit_json(done)
@@ -200,7 +209,7 @@ def _send_package(
         place = (package.layer, package.expert)
         if (place[0] if layer is None else layer, place[1] if expert is None else expert) != place:
             raise UsageError(f"{new} is for expert {place[0]}/{place[1]}", "Leave --layer and --expert out.")
-        _check_card(card, package.key_id, force, values)
+        _check_card(card, package.signed, force, values)
         with (
             open_target(card, values) as target,
             resumable(),
@@ -352,11 +361,11 @@ def model_command(
     """
     from colibri_sdk import targets
     from colibri_sdk.update.model import update_model
-    from colibri_sdk.update.signer import key_id_of
+    from colibri_sdk.update.signer import signed_of
 
     image = targets.image_for(new, quant=values["quant"], log=output.note)
     signer = _signer(image, key, counter, any_board, card, values)
-    _check_card(card, signer.key_id if signer else key_id_of(image), force, values)
+    _check_card(card, signer.signed if signer else signed_of(image), force, values)
     with (
         open_target(card, values) as target,
         _signed_image(image, signer, target) as signed,

@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from colibri_sdk.errors import UsageError
+from colibri_sdk.flash.contents import Signed
 from colibri_sdk.image.layout import UPDATE
 from colibri_sdk.update.content import Content, Range
 
@@ -48,10 +49,11 @@ class Package:
         return int(np.frombuffer(self.update, UPDATE)[0]["expert"])
 
     @property
-    def key_id(self) -> bytes | None:
-        """Of the key that signed it, 16 bytes; None: it is unsigned."""
-        key_id = bytes(np.frombuffer(self.update, UPDATE)[0]["key_id"])
-        return key_id if any(key_id) else None
+    def signed(self) -> Signed | None:
+        """None: it is unsigned."""
+        record = np.frombuffer(self.update, UPDATE)[0]
+        key_id = bytes(record["key_id"])
+        return Signed(key_id, int(record["counter"])) if any(key_id) else None
 
 
 def is_package(path: Path) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from colibri_sdk.errors import UsageError
+from colibri_sdk.flash.contents import Signed
 from colibri_sdk.image.layout import MAGIC, UPDATE
 from colibri_sdk.image.reader import ImageFile
 from colibri_sdk.image.signature import Signature
@@ -33,9 +34,9 @@ class Signer:
     any_board: bool = False
 
     @property
-    def key_id(self) -> bytes:
-        """Of what it signs with."""
-        return self.key.public.key_id
+    def signed(self) -> Signed:
+        """What its signatures say."""
+        return Signed(self.key.public.key_id, self.counter)
 
     def check(self, board: str, counter: int) -> None:
         """UsageError when nothing can be signed on these terms that a device takes which says that it is `board` and
@@ -83,10 +84,10 @@ def counter_of(paths: Iterable[Path], key: PublicKey) -> int:
     return 0
 
 
-def key_id_of(path: Path) -> bytes | None:
-    """Of the key that the image `path` says it is signed with; None: it is unsigned, or no image."""
+def signed_of(path: Path) -> Signed | None:
+    """What the image `path` says of its signature; None: it is unsigned, or no image."""
     signature = _signature(path)
-    return signature.key_id if signature is not None and signature.signed else None
+    return Signed(signature.key_id, signature.counter) if signature is not None and signature.signed else None
 
 
 def _signature(path: Path) -> Signature | None:
