@@ -6,6 +6,9 @@ host_library        path of libcolibri for this machine, built once
 hummingbird         hummingbird("q8") -> path of the packed demo model, packed once for each quantisation
 tiny_mixtral        tiny_mixtral("f32") -> path of the packed random checkpoint of tests/parity/mixtral
 tiny                tiny("gpt_oss", "q8") -> the same of any checkpoint there, a directory for each architecture
+images              by name, those of update_images.py; not to be changed
+answers             what each of them must answer
+public_key          file of the public half of fixed_key.KEY, for boards that trust it
 firmware            firmware("rpi3") -> the board's firmware, built once
 emulated            emulated("rpi3", image) -> a Device on an emulated board that was just booted; all are ended
                     with the test, and a failing test's report shows what the board printed on its console
@@ -93,6 +96,29 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]
         return packer(quant)
 
     return pack_once
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    from update_images import make_images
+
+    return make_images(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture(scope="session")
+def answers(images: dict[str, Path]) -> dict[str, str]:
+    from update_bench import expected_answers
+
+    return expected_answers(images)
+
+
+@pytest.fixture(scope="session")
+def public_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from fixed_key import KEY
+
+    path = tmp_path_factory.mktemp("keys") / "test.public.json"
+    KEY.public.save(path)
+    return path
 
 
 @pytest.fixture(scope="session")

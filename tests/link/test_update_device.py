@@ -24,14 +24,9 @@ from colibri_sdk.status import Status
 from colibri_sdk.update.calls import UpdateCalls
 from colibri_sdk.update.expert import describe_update, expert_content
 from update_bench import PROMPT, Bench
-from update_images import EXPERT, LAYER, blob, make_images
+from update_images import EXPERT, LAYER, blob
 
 SECTOR, PAGE = 512, 4096
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return make_images(tmp_path_factory.mktemp("images"))
 
 
 @pytest.fixture

@@ -22,15 +22,10 @@ from colibri_sdk.flash import write_card
 from colibri_sdk.image.layout import UPDATE
 from colibri_sdk.signing import PrivateKey, check_update, new_key, sign_image, verify_image
 from update_board import Board
-from update_images import EXPERT, LAYER, blob, make_images
+from update_images import EXPERT, LAYER, blob
 
 RIGHT = "aa" * 32
 PLACE = ("--layer", str(LAYER), "--expert", str(EXPERT))
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return make_images(tmp_path_factory.mktemp("images"))
 
 
 @pytest.fixture

@@ -19,14 +19,9 @@ from colibri_sdk.update import expert as module
 from colibri_sdk.update.expert import ExpertUpdate, describe_update, expert_content, update_expert
 from colibri_sdk.update.signer import GENERATIONS, Signer
 from update_board import Board, refuse
-from update_images import EXPERT, LAYER, blob, make_images
+from update_images import EXPERT, LAYER, blob
 
 PAGE = 4096
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return make_images(tmp_path_factory.mktemp("images"))
 
 
 @pytest.fixture

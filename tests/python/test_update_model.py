@@ -21,15 +21,10 @@ from colibri_sdk.update.calls import UpdateCalls
 from colibri_sdk.update.messages import UpdateStatus
 from colibri_sdk.update.model import ModelUpdate, update_model, withdraw
 from update_board import CONFIRMED, INVALID, ON_TRIAL, TRIES_USED, WITHDRAWN, Board
-from update_images import blob, front_pages_to_send, make_images
+from update_images import blob, front_pages_to_send
 
 PAGE = 4096
 RIGHT = "aa" * 32
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return make_images(tmp_path_factory.mktemp("images"))
 
 
 @pytest.fixture

@@ -21,20 +21,10 @@ from colibri_sdk.flash.volume import BootResult
 from colibri_sdk.status import Status
 from colibri_sdk.update.calls import UpdateCalls
 from colibri_sdk.update.model import withdraw
-from update_bench import BOARDS, PROMPT, Bench, answer, expected_answers, renew, replace, status_of
-from update_images import EXPERT, LAYER, blob, front_pages_to_send, make_images
+from update_bench import BOARDS, PROMPT, Bench, answer, renew, replace, status_of
+from update_images import EXPERT, LAYER, blob, front_pages_to_send
 
 PAGE = 4096
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return make_images(tmp_path_factory.mktemp("images"))
-
-
-@pytest.fixture(scope="module")
-def answers(images: dict[str, Path]) -> dict[str, str]:
-    return expected_answers(images)
 
 
 @pytest.fixture

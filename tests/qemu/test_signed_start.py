@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import eddsa_reference
 from colibri_sdk import emulator, targets
 from colibri_sdk.boards import load_board, with_key
 from colibri_sdk.build import Firmware, build
@@ -23,29 +21,19 @@ from colibri_sdk.image.layout import SectionKind
 from colibri_sdk.signing import PrivateKey, PublicKey, sign_image
 from colibri_sdk.status import Status
 from colibri_sdk.update.expert import expert_content, update_expert
+from fixed_key import KEY
 from forge import Forge
 
 Packed = Callable[[str], Path]
-SEED = bytes(range(32))
 PROMPT = (3, 1, 4, 1, 5)
 
-
-# Always the same, for the directory that firmware is built in is named after it.
-KEY = PrivateKey(SEED + eddsa_reference.public_key(SEED, lambda data: hashlib.blake2b(data).digest()))
 
 BOARDS = [pytest.param(name, marks=pytest.mark.qemu) for name in ("virt-aarch64", "virt-riscv64")]
 
 
 @pytest.fixture(scope="module")
-def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("keys") / "test.public.json"
-    KEY.public.save(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def keyed(key_file: Path) -> Firmware:
-    return build(with_key(load_board("host"), key_file))
+def keyed(public_key: Path) -> Firmware:
+    return build(with_key(load_board("host"), public_key))
 
 
 @pytest.fixture
@@ -89,8 +77,8 @@ def refused(info: DeviceInfo, status: Status, where: str) -> bool:
     return (info.state, info.status, info.status_where, info.has_key) == ("no model", status, where, True)
 
 
-def test_a_board_with_a_key(keyed: Firmware, key_file: Path, image: Path) -> None:
-    assert PublicKey.load(key_file).label in str(keyed.elf)
+def test_a_board_with_a_key(keyed: Firmware, public_key: Path, image: Path) -> None:
+    assert PublicKey.load(public_key).label in str(keyed.elf)
     key = KEY
     assert refused(started(keyed, image), Status.E_SIGNATURE, "unsigned")
     sign_image(image, PrivateKey.new())
@@ -151,10 +139,10 @@ def test_an_expert_that_was_exchanged_is_found_when_it_is_read(
 
 @pytest.mark.parametrize("name", BOARDS)
 def test_boards_of_each_instruction_set(
-    name: str, key_file: Path, firmware: Callable[[str], Firmware], image: Path, tmp_path: Path
+    name: str, public_key: Path, firmware: Callable[[str], Firmware], image: Path, tmp_path: Path
 ) -> None:
     """Unsigned it does not start, and says so; signed it answers as any board does, and takes no unsigned expert."""
-    board = with_key(load_board(name), key_file)
+    board = with_key(load_board(name), public_key)
     built = build(board)
     card = targets.storage_for(board, built, image, tmp_path / "unsigned")
     with emulator.start(board, firmware=built, storage=card) as process, Device.open(process, timeout=60) as device:

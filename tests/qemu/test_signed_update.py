@@ -14,26 +14,18 @@ import pytest
 
 from colibri_sdk.boards import load_board, with_key
 from colibri_sdk.build import build
-from colibri_sdk.errors import DeviceError, ImageError
+from colibri_sdk.cli.main import run
+from colibri_sdk.errors import EXIT_DEVICE, EXIT_OK, EXIT_USAGE, DeviceError, ImageError
 from colibri_sdk.image.layout import UPDATE, SectionKind
 from colibri_sdk.image.reader import ImageFile
 from colibri_sdk.signing import PrivateKey, sign_image, sign_update
 from colibri_sdk.status import Status
 from colibri_sdk.update.calls import UpdateCalls
 from colibri_sdk.update.expert import describe_update, expert_content
+from fixed_key import KEY
 from forge import Forge
-from update_bench import BOARDS, Bench, answer, expected_answers, renew, replace, status_of
-from update_images import EXPERT, LAYER, make_images
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return make_images(tmp_path_factory.mktemp("images"))
-
-
-@pytest.fixture(scope="module")
-def answers(images: dict[str, Path]) -> dict[str, str]:
-    return expected_answers(images)
+from update_bench import BOARDS, Bench, answer, renew, replace, status_of
+from update_images import EXPERT, LAYER
 
 
 @dataclass(frozen=True)
@@ -44,24 +36,13 @@ class Signed:
     table: Bench
 
 
-# Always the same, for the directory that firmware is built in is named after it.
-PRIVATE = PrivateKey(bytes(range(32)))
-
-
-@pytest.fixture(scope="module")
-def public_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("keys") / "test.public.json"
-    PRIVATE.public.save(path)
-    return path
-
-
 @pytest.fixture
 def signed(public_key: Path, images: dict[str, Path], tmp_path: Path) -> Callable[[str], Signed]:
     def make(name: str) -> Signed:
         own = {}
         for kind in ("old", "expert", "new"):
             own[kind] = Path(shutil.copy(images[kind], tmp_path / f"{kind}.colibri"))
-            sign_image(own[kind], PRIVATE, counter=2)
+            sign_image(own[kind], KEY, counter=2)
         board = with_key(load_board(name), public_key)
         return Signed(own, Bench(board, build(board), own["old"], tmp_path / "card.img"))
 
@@ -83,12 +64,12 @@ def test_a_board_with_a_key_takes_what_is_signed(
     bench = signed(name)
     with bench.table.started() as (device, _):
         assert answer(device) == answers["old"]
-        prepared = update_for(bench.images["expert"], bench.images["old"], PRIVATE, board=device.info().board)
+        prepared = update_for(bench.images["expert"], bench.images["old"], KEY, board=device.info().board)
         assert replace(device, bench.images["expert"], prepared=prepared).generation == 1
         assert answer(device) == answers["expert"]
         if name == "host":
             newer = bench.images["new"]
-            sign_image(newer, PRIVATE, counter=7)
+            sign_image(newer, KEY, counter=7)
             assert renew(device, newer).confirmed
             assert answer(device) == answers["new"]
             assert status_of(device).counter == 7
@@ -104,15 +85,15 @@ def test_a_board_with_a_key_refuses_all_else_before_a_byte_is_written(
     bench = signed("host")
     old, new = bench.images["old"], bench.images["expert"]
     stranger = PrivateKey.new()
-    forged = bytearray(update_for(new, old, PRIVATE))
+    forged = bytearray(update_for(new, old, KEY))
     forged[150] ^= 1  # in the signature
     lies: list[tuple[bytes, Status, str]] = [
         (update_for(new, old, None), Status.E_SIGNATURE, "unsigned"),
         (update_for(new, old, stranger), Status.E_SIGNATURE, "key"),
         (bytes(forged), Status.E_SIGNATURE, "signature"),
-        (update_for(new, old, PRIVATE, counter=1), Status.E_COUNTER, "counter"),
-        (update_for(new, old, PRIVATE, board="rpi3"), Status.E_OTHER_BOARD, "rpi3"),
-        (update_for(new, new, PRIVATE), Status.E_UPDATE_BASE, "image"),
+        (update_for(new, old, KEY, counter=1), Status.E_COUNTER, "counter"),
+        (update_for(new, old, KEY, board="rpi3"), Status.E_OTHER_BOARD, "rpi3"),
+        (update_for(new, new, KEY), Status.E_UPDATE_BASE, "image"),
     ]
     with bench.table.started() as (device, _):
         before = bench.table.card.read_bytes()
@@ -123,16 +104,39 @@ def test_a_board_with_a_key_refuses_all_else_before_a_byte_is_written(
         for change, status, where in (
             (lambda path: None, Status.E_COUNTER, "counter"),
             (lambda path: sign_image(path, stranger, counter=2), Status.E_SIGNATURE, "key"),
-            (lambda path: sign_image(path, PRIVATE, counter=2, board="rpi3"), Status.E_OTHER_BOARD, "rpi3"),
+            (lambda path: sign_image(path, KEY, counter=2, board="rpi3"), Status.E_OTHER_BOARD, "rpi3"),
         ):
             path = bench.images["new"]
-            sign_image(path, PRIVATE, counter=1)
+            sign_image(path, KEY, counter=1)
             change(path)
             with pytest.raises((DeviceError, ImageError)) as raised:
                 renew(device, path)
             assert (raised.value.status, raised.value.where) == (status, where)
         assert bench.table.card.read_bytes() == before
         assert answer(device) == answers["old"]
+
+
+def test_a_card_is_updated_as_its_board_would(
+    signed: Callable[[str], Signed], answers: dict[str, str], public_key: Path, tmp_path: Path
+) -> None:
+    """With the key all checks are the board's; without it an unsigned update is refused, and written if need be."""
+    bench = signed("host")
+    secret = tmp_path / "test.private.json"
+    KEY.save(secret)
+    card = ["--card", str(bench.table.card)]
+    line = ["update", "expert", str(bench.images["expert"]), "--layer", str(LAYER), "--expert", str(EXPERT), *card]
+    before = bench.table.card.read_bytes()
+    assert run(line) == EXIT_USAGE
+    assert run([*line, "--public-key", str(public_key)]) == EXIT_DEVICE
+    assert run([*line, "--key", str(secret), "--any-board", "--counter", "1"]) == EXIT_USAGE
+    assert bench.table.card.read_bytes() == before
+    assert run([*line, "--public-key", str(public_key), "--key", str(secret), "--any-board"]) == EXIT_OK
+    with bench.table.started() as (device, _):
+        assert answer(device) == answers["expert"]
+    old = [*line[:2], str(bench.images["old"]), *line[3:]]
+    assert run([*old, "--force"]) == EXIT_OK
+    with bench.table.started() as (device, _):
+        assert device.info().state == "no model"  # which is what it was refused for
 
 
 def test_what_is_not_what_was_signed_never_starts(
@@ -162,16 +166,16 @@ def test_a_replaced_expert_raises_the_counter(signed: Callable[[str], Signed], a
     old, new = bench.images["old"], bench.images["expert"]
     with bench.table.started() as (device, _):
         places = status_of(device).free_places
-        replace(device, new, prepared=update_for(new, old, PRIVATE, counter=5))
+        replace(device, new, prepared=update_for(new, old, KEY, counter=5))
         for _start in range(2):
             status = status_of(device)
             assert (status.counter, status.updates) == (5, 1)
             assert status.free_places == places  # the spare one is taken, the packed expert's is free
             with pytest.raises((DeviceError, ImageError)) as raised:
-                UpdateCalls(device).begin_expert(update_for(old, old, PRIVATE, counter=4, generation=2))
+                UpdateCalls(device).begin_expert(update_for(old, old, KEY, counter=4, generation=2))
             assert (raised.value.status, raised.value.where) == (Status.E_COUNTER, "counter")
             device.reboot()
             assert answer(device) == answers["expert"]
-        replace(device, old, prepared=update_for(old, old, PRIVATE, counter=6, generation=2))
+        replace(device, old, prepared=update_for(old, old, KEY, counter=6, generation=2))
         assert answer(device) == answers["old"]
         assert (status_of(device).counter, status_of(device).updates) == (6, 1)

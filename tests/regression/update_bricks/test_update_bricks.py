@@ -21,21 +21,14 @@ from colibri_sdk.errors import ColibriError
 from colibri_sdk.flash import write_card
 from colibri_sdk.image.layout import PAGE, UPDATE, SectionKind
 from colibri_sdk.image.reader import ImageFile
-from colibri_sdk.signing import PrivateKey, sign_image, sign_update
+from colibri_sdk.signing import sign_image, sign_update
 from colibri_sdk.status import Status
 from colibri_sdk.update.calls import UpdateCalls
 from colibri_sdk.update.expert import describe_update, expert_content, update_expert
 from colibri_sdk.update.model import update_model
+from fixed_key import KEY
 from forge import Forge
-from update_images import EXPERT, LAYER, make_images
-
-# Always the same, for the directory that firmware is built in is named after it.
-PRIVATE = PrivateKey(bytes(range(32)))
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return make_images(tmp_path_factory.mktemp("images"))
+from update_images import EXPERT, LAYER
 
 
 @contextmanager
@@ -58,22 +51,20 @@ def update_of(image: Path, base: Path, **terms: Any) -> bytes:
 
 
 def test_a_trial_whose_expert_has_a_higher_counter_starts_after_it_was_confirmed(
-    images: dict[str, Path], tmp_path: Path
+    images: dict[str, Path], public_key: Path, tmp_path: Path
 ) -> None:
     """The confirmation raised the security counter to that of the expert: above that of the image."""
-    public = tmp_path / "test.public.json"
-    PRIVATE.public.save(public)
-    board = with_key(load_board("host"), public)
+    board = with_key(load_board("host"), public_key)
     firmware = build(board)
     own = {kind: Path(shutil.copy(images[kind], tmp_path / f"{kind}.colibri")) for kind in ("old", "new", "expert")}
     for path in own.values():
-        sign_image(path, PRIVATE, counter=2)
+        sign_image(path, KEY, counter=2)
     card = make_card(firmware, own["old"], tmp_path / "card.img")
     with started(board, firmware, card) as device:
         done = update_model(device, own["new"], progress=Silent(), log=lambda _: None, confirm=False)
         assert not done.confirmed
         update = update_of(own["expert"], own["new"], counter=7)
-        prepared = sign_update(np.frombuffer(update, UPDATE)[0], PRIVATE)
+        prepared = sign_update(np.frombuffer(update, UPDATE)[0], KEY)
         with expert_content(own["expert"], LAYER, EXPERT) as content:
             update_expert(device, content, LAYER, EXPERT, progress=Silent(), prepared=prepared)
         UpdateCalls(device).confirm()
