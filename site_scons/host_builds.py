@@ -6,7 +6,7 @@ import re
 import shutil
 
 import monocypher_source
-from runtime_builds import key_of, runtime_objects
+from runtime_builds import TRUST, key_of, runtime_objects, trust_object
 from SCons.Errors import UserError
 from SCons.Script import Alias, Environment, File
 from sources import INCLUDES, c_files, engine_objects, objects, shorten_commands
@@ -62,6 +62,15 @@ def _programs(env, out, build, directory, library, prefix=""):
     return made
 
 
+def _keyed_powercut(env, build, libraries):
+    """The same with a key, whose private half is in host_tools/powercut/sign.c."""
+    key = bytes.fromhex("f65333fa6303b6a23defd7de2af8aa461cb047ccbf12d4edd29ef3b1eba6706b")
+    trust = trust_object(env, f"{build}/obj/powercut-keyed/trust.o", key)
+    others = [path for path in UPDATE_PARTS if path != TRUST]
+    cut = objects(env, build, [*c_files("host_tools/powercut"), *others])
+    return env.Program(f"{build}/powercut-keyed", [*cut, *trust, *libraries])
+
+
 def declare_host(out, arguments):
     sanitize = arguments.get("SANITIZE", "0") not in ("", "0")
     build = f"{out}/host-sanitize" if sanitize else f"{out}/host"
@@ -83,7 +92,9 @@ def declare_host(out, arguments):
     )
     made += _programs(env, out, build, "host_tools/bench", static)
     cut = objects(env, build, [*c_files("host_tools/powercut"), *UPDATE_PARTS])
-    made += env.Program(f"{build}/powercut", [*cut, *monocypher_source.objects(env, out, build), static])
+    cypher = monocypher_source.objects(env, out, build)
+    made += env.Program(f"{build}/powercut", [*cut, *cypher, static])
+    made += _keyed_powercut(env, build, [*cypher, static])
     Alias("host-tests", _programs(env, out, build, "tests/engine", static))
     Alias("host", made)
     Alias("host-sanitize", made)

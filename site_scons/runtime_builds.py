@@ -27,13 +27,18 @@ def key_of(arguments):
         raise UserError(str(error)) from error
 
 
+def trust_object(env, target, key):
+    """What depends on the key, the 32 bytes of its public half."""
+    bytes_of_key = "{" + ",".join(f"{byte:#04x}" for byte in key) + "}"
+    defines = [*env.get("CPPDEFINES", []), ("TRUST_PUBLIC_KEY", bytes_of_key)]
+    return env.Object(target, File(f"#{TRUST}"), CPPDEFINES=defines)
+
+
 def runtime_objects(env, out, build, keyed=None, key=None):
     """All of firmware/runtime, and Monocypher. What depends on the key lies below `keyed`, the rest below `build`."""
     made = objects(env, build, [path for path in c_files("firmware/runtime") if path != TRUST])
     if key is None:
         made += objects(env, build, [TRUST])
     else:
-        bytes_of_key = "{" + ",".join(f"{byte:#04x}" for byte in key.key) + "}"
-        defines = [*env.get("CPPDEFINES", []), ("TRUST_PUBLIC_KEY", bytes_of_key)]
-        made += env.Object(f"{keyed}/obj/{TRUST.removesuffix('.c')}.o", File(f"#{TRUST}"), CPPDEFINES=defines)
+        made += trust_object(env, f"{keyed}/obj/{TRUST.removesuffix('.c')}.o", key.key)
     return made + monocypher_source.objects(env, out, build)

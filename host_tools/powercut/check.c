@@ -38,7 +38,7 @@ bool takes_updates(const struct campaign *campaign, const struct scenario *scena
     uint8_t live[HASH_BYTES], booted[HASH_BYTES];
     struct device device = device_new(disk, scenario->front_only, campaign->memory_bytes);
     bool ok = device_boot(&device) &&
-              device_update_expert(&device, &campaign->images.new, 1, 1) == COLIBRI_OK;
+              device_update_expert(&device, &campaign->images.new, 1, 1, 0) == COLIBRI_OK;
     device_hash(&device, live);
     ok = ok && device_boot(&device);
     device_hash(&device, booted);

@@ -9,9 +9,11 @@
 
 #include "../../firmware/engine/sha256.h"
 #include "../../firmware/runtime/loader.h"
+#include "sign.h"
 
 #define DATA_BYTES 2048u /* of one DATA: less than a page, to be cut more often */
 #define LEFTOVER 0xa5
+#define BOARD "powercut"
 
 static void *aligned(uint64_t bytes)
 {
@@ -42,6 +44,7 @@ struct image_file image_file_read(const char *path)
         exit(2);
     }
     fclose(stream);
+    sign_image(&file, 1);
     return file;
 }
 
@@ -91,6 +94,14 @@ struct colibri_config device_config(struct device *device, bool front_only)
     return config;
 }
 
+/* As setup.c does. Experts that are read while the engine computes are not compared with their digests. */
+static colibri_status check_trust(const struct device *device, uint64_t bytes)
+{
+    const colibri_status status =
+        trust_check_image(device->image, bytes, BOARD, device->boot.state.counter, NULL, NULL, NULL);
+    return status == COLIBRI_OK ? trust_check_experts(device->image, bytes, BOARD, NULL, NULL, NULL) : status;
+}
+
 static colibri_status start_slot(struct device *device)
 {
     struct loader loader = {.medium = &device->medium,
@@ -118,6 +129,9 @@ static colibri_status start_slot(struct device *device)
         status = COLIBRI_E_ARENA_SIZE;
     }
     if (status == COLIBRI_OK) {
+        status = check_trust(device, bytes);
+    }
+    if (status == COLIBRI_OK) {
         status = colibri_init(&device->engine, device->image, bytes, &config, device->arena, plan.arena_bytes, NULL);
     }
     if (status == COLIBRI_OK && device->boot.on_trial) {
@@ -125,7 +139,7 @@ static colibri_status start_slot(struct device *device)
     }
     const struct update_setup setup = {.medium = &device->medium,
                                        .boot = &device->boot,
-                                       .board = "powercut",
+                                       .board = BOARD,
                                        .engine = device->engine,
                                        .image = device->engine == NULL ? NULL : device->image,
                                        .image_bytes = bytes};
@@ -206,7 +220,7 @@ static colibri_status commit(struct device *device)
 }
 
 colibri_status device_update_expert(struct device *device, const struct image_file *donor, uint32_t layer,
-                                    uint32_t expert)
+                                    uint32_t expert, uint64_t ahead)
 {
     const struct col_image *image = &device->update.image;
     const struct col_expert *from = &donor->image.expert[donor->image.layer[layer].first_expert + expert];
@@ -220,6 +234,7 @@ colibri_status device_update_expert(struct device *device, const struct image_fi
                                 .generation = place.generation + 1u, .crc32 = from->crc32};
     memcpy(update.digest, from->digest, sizeof update.digest);
     memcpy(update.image_id, image->header->image_id, sizeof update.image_id);
+    sign_update(&update, update_counter(&device->update) + ahead);
     struct update_begun begun;
     colibri_status status = update_begin_expert(&device->update, &update, false, &begun, NULL);
     if (status == COLIBRI_OK) {
@@ -231,6 +246,7 @@ colibri_status device_update_expert(struct device *device, const struct image_fi
 colibri_status device_update_model(struct device *device, const struct image_file *model, uint32_t tries)
 {
     struct update_begun begun;
+    sign_image(model, update_counter(&device->update));
     colibri_status status =
         update_begin_model(&device->update, model->data, model->image.signature, tries, &begun, NULL);
     if (status == COLIBRI_OK) {

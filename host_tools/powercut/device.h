@@ -46,9 +46,10 @@ bool device_boot(struct device *device);
 /* SHA-256 over the logits of a few tokens: the model's fingerprint. Zeros without a model. */
 void device_hash(struct device *device, uint8_t hash[HASH_BYTES]);
 
-/* Whole updates, as a host would send them. COLIBRI_OK, or what the device said. */
+/* Whole updates, as a host would send them. COLIBRI_OK, or what the device said. With a key they are signed, with the
+ * device's own security counter; that of an expert's is `ahead` more. */
 colibri_status device_update_expert(struct device *device, const struct image_file *donor, uint32_t layer,
-                                    uint32_t expert);
+                                    uint32_t expert, uint64_t ahead);
 colibri_status device_update_model(struct device *device, const struct image_file *model, uint32_t tries);
 
 #endif

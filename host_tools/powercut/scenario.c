@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#define AHEAD 5u
+
 const struct scenario scenarios[] = {
     {"experts, two slots", true, false,
      {{ACTION_BOOT, 0, 0}, {ACTION_EXPERT, 0, 0}, {ACTION_EXPERT, 1, 2}, {ACTION_EXPERT, 0, 0}, {ACTION_BOOT, 0, 0},
@@ -16,6 +18,9 @@ const struct scenario scenarios[] = {
     {"model, confirmed", true, false,
      {{ACTION_BOOT, 0, 0}, {ACTION_MODEL, 0, 0}, {ACTION_BOOT, 0, 0}, {ACTION_CONFIRM, 0, 0}, {ACTION_BOOT, 0, 0},
       {ACTION_EXPERT, 0, 0}, {ACTION_BOOT, 0, 0}}},
+    {"model with a newer expert, confirmed", true, false,
+     {{ACTION_BOOT, 0, 0}, {ACTION_MODEL, 0, 0}, {ACTION_BOOT, 0, 0}, {ACTION_EXPERT_AHEAD, 0, 0}, {ACTION_CONFIRM, 0, 0},
+      {ACTION_BOOT, 0, 0}}},
     {"model over an image with replaced experts, confirmed", true, true,
      {{ACTION_BOOT, 0, 0}, {ACTION_EXPERT, 0, 0}, {ACTION_MODEL, 0, 0}, {ACTION_BOOT, 0, 0}, {ACTION_CONFIRM, 0, 0},
       {ACTION_BOOT, 0, 0}}},
@@ -77,7 +82,9 @@ colibri_status scenario_act(const struct action *action, const struct images *im
     case ACTION_BOOT:
         return device_boot(device) ? COLIBRI_OK : COLIBRI_E_NO_MODEL;
     case ACTION_EXPERT:
-        return device_update_expert(device, &images->new, action->layer, action->expert);
+        return device_update_expert(device, &images->new, action->layer, action->expert, 0);
+    case ACTION_EXPERT_AHEAD:
+        return device_update_expert(device, &images->new, action->layer, action->expert, AHEAD);
     case ACTION_MODEL:
         return device_update_model(device, &images->new, TRIES);
     case ACTION_CONFIRM:

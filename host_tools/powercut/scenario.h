@@ -10,6 +10,7 @@ enum action_kind {
     ACTION_END,
     ACTION_BOOT,
     ACTION_EXPERT,   /* layer, expert: gets the new image's blob */
+    ACTION_EXPERT_AHEAD, /* likewise; with a key, signed with a counter above the image's */
     ACTION_MODEL,    /* the new image is sent and put on trial */
     ACTION_CONFIRM,
     ACTION_WITHDRAW, /* the host asks for the old model */

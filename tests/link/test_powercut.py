@@ -26,7 +26,7 @@ SETTINGS = checkpoints.config(
 SCENARIO = re.compile(r"^(.+): (\d+) sectors written, (\d+) cuts, (\d+) wrong$", re.MULTILINE)
 TOTAL = re.compile(r"^(\d+) cuts tried, updates after (\d+) of them, (\d+) wrong$", re.MULTILINE)
 FAULTS = re.compile(r"^(\d+) writes failed or were not what was written$", re.MULTILINE)
-SCENARIOS = 8
+SCENARIOS = 9
 HALVES = 3  # before a sector, half of it and old, half of it and garbage
 # What updates a device, and chooses what starts.
 UPDATING = ("boot", "loader", "trust", "update", "update_expert", "update_list", "update_model", "volume")
@@ -67,7 +67,7 @@ def built(name: str) -> Path:
 
 @pytest.fixture(scope="module")
 def optimised() -> Path:
-    run_scons([str(built("powercut")), str(built("libcolibri.a"))])
+    run_scons([str(built("powercut")), str(built("powercut-keyed")), str(built("libcolibri.a"))])
     return paths.repo_root() / built("powercut")
 
 
@@ -111,6 +111,14 @@ def test_no_cut_leaves_anything_but_the_old_or_the_new(optimised: Path, images: 
     assert report.total[0] == sum(cuts for _, cuts in report.scenarios) > 2500
     assert report.total[1] > 400
     assert report.faults > 400
+
+
+def test_no_cut_locks_out_what_is_signed(optimised: Path, images: list[Path]) -> None:
+    """A device with a key, which refuses to start what is older than its counter says. One write in 16."""
+    report = run(optimised.with_name("powercut-keyed"), images, "128", "16")
+    assert (report.status, report.total[2]) == (0, 0), report.text
+    assert len(report.scenarios) == SCENARIOS
+    assert report.total[0] > 150 and report.faults > 100
 
 
 def test_no_cut_makes_the_updating_code_err_in_c(sanitized: Path, images: list[Path]) -> None:
