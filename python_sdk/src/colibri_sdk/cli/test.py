@@ -16,15 +16,20 @@ from colibri_sdk.cli.terminated import Terminated
 # For the end of what the tests have running; an emulated board that hangs takes some seconds.
 END_SECONDS = 60.0
 
+# What is built and packed for one file of tests stays with it. More at once would only wait for the build's lock.
+MAX_WORKERS = 4
+
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("arguments", metavar="[PYTEST ARGUMENTS]...", nargs=-1, type=click.UNPROCESSED)
 def command(arguments: tuple[str, ...]) -> int:
     """Run every test, style and types among them, and end with the size and memory table of each board.
 
-    Arguments go to pytest, which runs in the checkout: `test tests/link -k frames`, `test -m "not qemu"`.
+    Arguments go to pytest, which runs in the checkout: `test tests/link -k frames`, `test -m "not qemu"`. As many
+    files of tests run beside each other as there are processors, at most four; `test -n 0` runs one after the other.
     """
-    line = [sys.executable, "-m", "pytest", "--size-table", *arguments]
+    beside = ["-n", "auto", f"--maxprocesses={MAX_WORKERS}", "--dist", "loadfile"]
+    line = [sys.executable, "-m", "pytest", "--size-table", *beside, *arguments]
     code, interrupted = _wait(subprocess.Popen(line, cwd=paths.repo_root()))
     if interrupted or code < 0:
         return errors.EXIT_INTERRUPTED
