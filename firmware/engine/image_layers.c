@@ -221,6 +221,9 @@ colibri_status col_check_model(struct col_image *image, struct colibri_detail *d
     const struct col_section *rope = image->section[COL_SECTION_ROPE];
     const uint64_t table = (uint64_t)m->context_max * (m->rotary_dim / 2u);
     equal(c, rope->bytes, 2u * table * sizeof(float), "rope");
+    if (check.status != COLIBRI_OK) {
+        return check.status; /* no pointer is made of a size that is wrong */
+    }
     image->cosines = (const void *)(image->base + rope->offset);
     image->sines = image->cosines + table;
     image->resident = image->base + image->section[COL_SECTION_RESIDENT]->offset;

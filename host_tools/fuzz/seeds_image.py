@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 from seeds_tokenizer import TRIMMING, small
 
 from colibri_sdk.convert import pack
-from colibri_sdk.image.layout import HEADER, UPDATE, SectionKind
+from colibri_sdk.image.layout import HEADER, MODEL, UPDATE, SectionKind
 from colibri_sdk.image.reader import ImageFile
 from colibri_sdk.image.updates import encode_copy
 
@@ -128,6 +128,8 @@ def main(out: Path) -> None:
     for name, options in DESCRIPTIONS.items():
         pack(VARIANTS / name, out / name, context=24, **options)
         replace_experts(out / name, out / f"{name}-replaced")
+        if name == "qwen3-odd":
+            lengthen(out / name, out / f"{name}-endless")
         unseal(out / name)
 
 
@@ -153,6 +155,17 @@ def replace_experts(image: Path, out: Path) -> None:
     half = updates.bytes // 2
     copy = encode_copy(entries, 2, image_id, half)
     data[updates.offset + half : updates.offset + updates.bytes] = np.frombuffer(copy, np.uint8)
+    data.tofile(out)
+    unseal(out)
+
+
+def lengthen(image: Path, out: Path) -> None:
+    """The same image with rotary tables of a size that no pointer reaches."""
+    data = np.fromfile(image, np.uint8)
+    with ImageFile(image) as file:
+        at = file.sections[SectionKind.MODEL].offset
+    model = data[at : at + MODEL.itemsize].view(MODEL)
+    model["context_max"] = model["rotary_dim"] = 0xFFFFFFFF
     data.tofile(out)
     unseal(out)
 

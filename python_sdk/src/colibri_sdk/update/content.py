@@ -75,11 +75,15 @@ def differing(
         """At a part that is known to differ."""
         pieces = _pieces(part)
         known: dict[int, bool] = {}
-        for index in (0, len(pieces) - 1, len(pieces) // 2) if len(pieces) > 1 else ():
-            known[index] = known[index] if index in known else equal(pieces[index])
-            if known[index]:
-                break
-        else:
+        whole = len(pieces) == 1
+        if len(pieces) > 2:
+            for index in (0, len(pieces) - 1, len(pieces) // 2):
+                known[index] = equal(pieces[index])
+                if known[index]:
+                    break
+            else:
+                whole = True
+        if whole:
             rest = part
             if pieces[0].bytes > PAGE:
                 look(pieces[0])
