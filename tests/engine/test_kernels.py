@@ -284,13 +284,14 @@ def numeric_batch() -> Batch:
                 dirty = clean.copy()
                 dirty[at] = bad
                 batch.add("all_finite", (n,), [dirty], [np.uint32(0)])
-    for n in [*range(140), 1000, 4096 + 3]:
+    for n in [*range(140), 256, 1000, 4096 + 3, 100_003]:
         data = rng.integers(0, 256, n).astype(np.uint8)
         step = int(rng.integers(1, 150))
         start = int(rng.integers(0, 2**32)) if n % 2 else 0
         digest = np.frombuffer(hashlib.sha256(data.tobytes()).digest(), np.uint8)
         batch.add("sha256", (n, step), [data], [digest])
-        batch.add("crc32", (n, step, start), [data], [np.uint32(zlib.crc32(data.tobytes(), start))])
+        for piece in {step, max(n, 1)}:  # long pieces go another way than short ones
+            batch.add("crc32", (n, piece, start), [data], [np.uint32(zlib.crc32(data.tobytes(), start))])
     return batch
 
 
