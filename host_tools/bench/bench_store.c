@@ -4,20 +4,26 @@
  *
  *     bench_store IMAGE [--slots N] [--rounds N] [--batch N] [--tokens N] [--prefetch]
  *
- * In turns, so that a disk that others use as well treats both alike: reads a stretch of the experts in their order,
- * and computes random tokens with N experts of each layer in memory (default 2: most experts are missed). Both go
- * through the host board's block device, past the page cache. The plain reader asks for 1 MB after the other, eight at
- * a time: what the file gives at best.
+ * In turns, so that a disk that others use as well treats all alike: reads a stretch of the experts in their order, and
+ * computes random tokens with N experts of each layer in memory (default 2: most experts are missed). The plain readers
+ * share no code with the store: threads that read 1 MB after the other past the page cache and look at nothing, one
+ * thread (`sequential`, what `dd iflag=direct` does) or eight (`deep`, what the file gives at best).
  *
  * Prints one JSON object. `prefill` is --batch tokens at once, `decode` --tokens tokens one by one, with: bytes read,
  * seconds in all, `reading` seconds with a read under way, `stall` seconds in which the engine could only wait; and
- * `missing_mb_per_s`, bytes over reading time, with its share of the plain reader's bandwidth in the same round. The
+ * `missing_mb_per_s`, bytes over reading time, with its shares of the plain readers' bandwidth before and after it. The
  * figures are the rounds' medians.
  */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "../../firmware/runtime/loader.h"
 #include "../../firmware/runtime/storage.h"
@@ -25,8 +31,10 @@
 #include "image.h"
 
 #define ALIGN 4096u
+#define LARGE_PAGE (2u << 20)
 #define PLAIN_BYTES (64u << 20)
-#define PLAIN_BLOCKS ((1u << 20) / HAL_BLOCK)
+#define PLAIN_PIECE (1u << 20)
+#define PLAIN_DEPTH 8u
 #define MAX_ROUNDS 101u
 #define MAX_BATCH 256u
 
@@ -37,7 +45,17 @@ struct options {
 };
 
 struct measure {
-    double bytes, seconds, reading, stall, plain; /* plain: bytes per second */
+    double bytes, seconds, reading, stall;
+    double sequential, deep; /* the plain readers', bytes per second */
+};
+
+/* A stretch of the file that plain readers share. */
+struct plain {
+    int file;
+    off_t at;
+    uint8_t *memory;
+    atomic_uint taken; /* bytes */
+    atomic_bool failed;
 };
 
 /* What the engine asks of the storage passes through here, to see when reads are under way. */
@@ -83,11 +101,13 @@ static void check(colibri_status status, const struct colibri_detail *detail)
 
 static void *allocate(uint64_t bytes)
 {
-    void *memory = aligned_alloc(ALIGN, (bytes + ALIGN - 1u) / ALIGN * ALIGN);
+    const size_t whole = (size_t)(bytes + LARGE_PAGE - 1u) / LARGE_PAGE * LARGE_PAGE;
+    void *memory = aligned_alloc(LARGE_PAGE, whole);
     const struct colibri_detail detail = {.where = "memory", .wanted = bytes};
     if (memory == NULL) {
         fail("out of memory", &detail);
     }
+    (void)madvise(memory, whole, MADV_HUGEPAGE); /* as the host board's memory */
     return memory;
 }
 
@@ -132,29 +152,52 @@ static bool poll(void *user)
     return false;
 }
 
-/* Bytes per second of a stretch that begins at a block of the experts. */
-static double read_plainly(uint8_t *memory, uint64_t first)
+static void *read_pieces(void *user)
 {
-    const uint64_t before = now(NULL);
-    const uint32_t depth = device.api->depth;
-    uint32_t begun = 0;
-    for (uint32_t ended = 0; ended < PLAIN_BYTES / HAL_BLOCK / PLAIN_BLOCKS; ended++) {
-        for (; begun < PLAIN_BYTES / HAL_BLOCK / PLAIN_BLOCKS && begun < ended + depth; begun++) {
-            const struct colibri_detail detail = {.where = "file", .got = first};
-            if (device.api->start(&device_config, &device_state, begun % depth, first + begun * (uint64_t)PLAIN_BLOCKS,
-                                  PLAIN_BLOCKS, memory + (uint64_t)begun * PLAIN_BLOCKS * HAL_BLOCK) != HAL_OK) {
-                fail("cannot read", &detail);
-            }
-        }
-        hal_status status;
-        while ((status = device.api->step(&device_config, &device_state, ended % depth)) == HAL_PENDING) {
-        }
-        const struct colibri_detail detail = {.where = "file", .got = first};
-        if (status != HAL_OK) {
-            fail("cannot read", &detail);
+    struct plain *plain = user;
+    uint32_t at;
+    while ((at = atomic_fetch_add(&plain->taken, PLAIN_PIECE)) < PLAIN_BYTES) {
+        if (pread(plain->file, plain->memory + at, PLAIN_PIECE, plain->at + (off_t)at) != (ssize_t)PLAIN_PIECE) {
+            atomic_store(&plain->failed, true);
         }
     }
-    return PLAIN_BYTES * 1e9 / (double)(now(NULL) - before);
+    return NULL;
+}
+
+/* Bytes per second. */
+static double read_plainly(struct plain *plain, uint32_t depth)
+{
+    pthread_t threads[PLAIN_DEPTH];
+    atomic_store(&plain->taken, 0);
+    const uint64_t before = now(NULL);
+    uint32_t started = 0;
+    while (started < depth && pthread_create(&threads[started], NULL, read_pieces, plain) == 0) {
+        started++;
+    }
+    for (uint32_t i = 0; i < started; i++) {
+        (void)pthread_join(threads[i], NULL);
+    }
+    const double seconds = (double)(now(NULL) - before) * 1e-9;
+    if (started < depth || atomic_load(&plain->failed)) {
+        const struct colibri_detail detail = {.where = "plain reader", .got = started, .wanted = depth};
+        fail("cannot read", &detail);
+    }
+    return PLAIN_BYTES / seconds;
+}
+
+/* Half of what a plain reader did before and after a measure. */
+static void read_around(struct plain *plain, struct measure *before, struct measure *after)
+{
+    const double sequential = read_plainly(plain, 1) / 2;
+    const double deep = read_plainly(plain, PLAIN_DEPTH) / 2;
+    if (before != NULL) {
+        before->sequential += sequential;
+        before->deep += deep;
+    }
+    if (after != NULL) {
+        after->sequential += sequential;
+        after->deep += deep;
+    }
 }
 
 static uint64_t stall_ticks(const struct colibri *engine)
@@ -209,19 +252,22 @@ static double median(double *values, uint32_t count)
 
 static void report(const char *name, const struct measure *rounds, uint32_t count)
 {
-    double values[6][MAX_ROUNDS];
+    double values[9][MAX_ROUNDS];
     for (uint32_t i = 0; i < count; i++) {
         const struct measure *m = &rounds[i];
         const double missing = m->reading > 0 ? m->bytes / m->reading : 0;
-        const double all[6] = {m->bytes, m->seconds, m->reading, m->stall, missing * 1e-6, missing / m->plain};
-        for (uint32_t k = 0; k < 6; k++) {
+        const double all[9] = {m->bytes,       m->seconds,     m->reading,           m->stall,         missing * 1e-6,
+                               m->sequential * 1e-6, m->deep * 1e-6, missing / m->sequential, missing / m->deep};
+        for (uint32_t k = 0; k < 9; k++) {
             values[k][i] = all[k];
         }
     }
     printf("\"%s\": {\"bytes\": %.0f, \"seconds\": %.6f, \"reading\": %.6f, \"stall\": %.6f, "
-           "\"missing_mb_per_s\": %.1f, \"share_of_plain\": %.3f}",
+           "\"missing_mb_per_s\": %.1f, \"sequential_mb_per_s\": %.1f, \"deep_mb_per_s\": %.1f, "
+           "\"share_of_sequential\": %.3f, \"share_of_deep\": %.3f}",
            name, median(values[0], count), median(values[1], count), median(values[2], count),
-           median(values[3], count), median(values[4], count), median(values[5], count));
+           median(values[3], count), median(values[4], count), median(values[5], count), median(values[6], count),
+           median(values[7], count), median(values[8], count));
 }
 
 static uint32_t number(const char *option, const char *text, uint32_t limit)
@@ -314,23 +360,23 @@ int main(int argc, char **argv)
     struct colibri_info info;
     colibri_get_info(engine, &info);
 
-    uint8_t *plain_memory = allocate(PLAIN_BYTES);
+    struct plain plain = {.file = open(options.image, O_RDONLY | O_DIRECT), .memory = allocate(PLAIN_BYTES)};
     const uint64_t stretches = (image.image_bytes - image.front_bytes) / PLAIN_BYTES;
-    double plain[MAX_ROUNDS];
     const uint32_t tokens = options.tokens < plan.context ? options.tokens : plan.context;
     for (uint32_t i = 0; i < options.rounds; i++) {
-        const uint64_t at = image.front_bytes + i % stretches * PLAIN_BYTES;
-        double before = read_plainly(plain_memory, at / HAL_BLOCK);
+        plain.at = (off_t)(image.front_bytes + i % stretches * PLAIN_BYTES);
+        struct measure around[2] = {0};
+        read_around(&plain, NULL, &around[0]);
         prefill[i] = compute(engine, plan.batch, plan.batch, info.vocab);
-        const double between = read_plainly(plain_memory, at / HAL_BLOCK);
+        read_around(&plain, &around[0], &around[1]);
         decode[i] = compute(engine, tokens, 1, info.vocab);
-        const double after = read_plainly(plain_memory, at / HAL_BLOCK);
-        prefill[i].plain = (before + between) / 2;
-        decode[i].plain = (between + after) / 2;
-        plain[i] = between;
+        read_around(&plain, &around[1], NULL);
+        prefill[i].sequential = around[0].sequential;
+        prefill[i].deep = around[0].deep;
+        decode[i].sequential = around[1].sequential;
+        decode[i].deep = around[1].deep;
     }
-    printf("{\"plain_mb_per_s\": %.1f, \"slots\": %u, \"batch\": %u, \"tokens\": %u, ",
-           median(plain, options.rounds) * 1e-6, plan.cache_slots, plan.batch, tokens);
+    printf("{\"slots\": %u, \"batch\": %u, \"tokens\": %u, ", plan.cache_slots, plan.batch, tokens);
     report("prefill", prefill, options.rounds);
     printf(", ");
     report("decode", decode, options.rounds);

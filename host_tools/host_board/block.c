@@ -23,7 +23,10 @@
 #define THREADS 8u
 /* Reading past the page cache needs this alignment of place, length and memory; what has less goes through it. */
 #define DIRECT_ALIGN 4096u
-#define PIECE_BYTES (128u << 10)
+/* Longer pieces cost less, but the last ones of a read leave threads idle. By trial with experts of 0.4 and 6.7 MB. */
+#define SHORT_PIECE (256u << 10)
+#define LONG_PIECE (512u << 10)
+#define READ_OF_LONG_PIECES (4u << 20)
 /* Somebody who does nothing but ask again is put to sleep for so long, or until a read ends. */
 #define ASKS_BEFORE_SLEEP 64u
 #define ASKING_NS 20000u
@@ -96,9 +99,10 @@ static struct piece take_piece(void)
         struct transfer *transfer = &transfers[i];
         const size_t left = transfer->bytes - transfer->taken;
         if (left > 0) {
+            const size_t limit = transfer->bytes < READ_OF_LONG_PIECES ? SHORT_PIECE : LONG_PIECE;
             const struct piece piece = {.transfer = transfer,
                                         .from = transfer->taken,
-                                        .bytes = left < PIECE_BYTES ? left : PIECE_BYTES,
+                                        .bytes = left < limit ? left : limit,
                                         .fault = transfer->taken == 0 ? transfer->fault : HOST_READ_WELL};
             transfer->taken += piece.bytes;
             return piece;
