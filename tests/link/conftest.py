@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from colibri_sdk.device import Device
 from link import native
+from link.host_process import Start, board_line
 from link.line_tool import LineTool
 
 
@@ -72,3 +75,14 @@ def run_host(fake_host: Path, fake_image: Path) -> Iterator[Callable[..., subpro
             process.terminate()
         _, errors = process.communicate(timeout=20)
         assert b"Sanitizer" not in errors and b"runtime error" not in errors, errors.decode()
+
+
+@pytest.fixture
+def line(run_host: Start) -> socket.socket:
+    return board_line(run_host)
+
+
+@pytest.fixture
+def device(line: socket.socket, fake_host: Path) -> Iterator[Device]:
+    with Device.open(line, elf=fake_host) as opened:
+        yield opened

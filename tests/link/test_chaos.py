@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-from collections.abc import Callable
 
 import pytest
 
 from colibri_sdk.device import Device
 from link.chaos import ChaosCable
+from link.host_process import Start, board_line
 from link.virtual import Damage
 
-Start = Callable[..., subprocess.Popen[bytes]]
 BAD = Damage(flip=2e-4, drop=2e-4, double=2e-4, insert=2e-4)
 
 
@@ -29,13 +27,6 @@ def talk(device: Device) -> list[object]:
     answers.append(device.logits(list(range(30)), last=4).logits.tobytes())
     answers.append(device.tokenize("x" * 1500))
     return answers
-
-
-def board_line(run_host: Start) -> socket.socket:
-    ours, theirs = socket.socketpair()
-    with theirs:
-        run_host("--fd", str(theirs.fileno()), pass_fds=[theirs.fileno()])
-    return ours
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,19 +13,15 @@ from colibri_sdk.link.messages import DeviceState, ErrorBody, Info, Reader, Type
 from colibri_sdk.status import Status
 from link import cards
 from link.cards import BLOCK, PAGE
+from link.host_process import Start, board_line
 from link.scenario import generate
 from link.virtual import Damage, World
-
-Start = Callable[..., subprocess.Popen[bytes]]
 
 
 def open_card(run_host: Start, tmp_path: Path, content: bytes, *options: str) -> Device:
     path = tmp_path / "card"
     path.write_bytes(content)
-    ours, theirs = socket.socketpair()
-    with theirs:
-        run_host("--block", str(path), "--fd", str(theirs.fileno()), *options, image=False, pass_fds=[theirs.fileno()])
-    return Device.open(ours)
+    return Device.open(board_line(run_host, "--block", str(path), *options, image=False))
 
 
 @pytest.mark.parametrize(
@@ -111,11 +104,7 @@ def test_memory_limits_are_exact(run_host: Start, tmp_path: Path) -> None:
 
 
 def test_a_card_that_is_not_there(run_host: Start, tmp_path: Path) -> None:
-    ours, theirs = socket.socketpair()
-    with theirs:
-        missing = str(tmp_path / "missing")
-        run_host("--block", missing, "--fd", str(theirs.fileno()), image=False, pass_fds=[theirs.fileno()])
-    with Device.open(ours) as device:
+    with Device.open(board_line(run_host, "--block", str(tmp_path / "missing"), image=False)) as device:
         info = device.info()
         assert (info.status, info.status_where) == (Status.E_STORAGE, "no card or disk")
 

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device and the host board, with the fake engine, in real time: hosts that misbehave, crashes and restarts."""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+import subprocess
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from colibri_sdk.device import Device
+from colibri_sdk.errors import DeviceError, DeviceFaultError
+from colibri_sdk.link.frames import Deframer, Frame, Kind, encode
+from colibri_sdk.link.messages import Type
+from colibri_sdk.status import Status
+from link.by_hand import ByHand, generate_body
+from link.host_process import Start, listening
+
+# ----------------------------------------------------------------------------------------------- hosts that misbehave
+
+
+def test_requests_that_are_wrong_get_one_error_each(line: socket.socket) -> None:
+    host = ByHand(line)
+    host.open()
+    good = generate_body(tokens=1)
+    assert host.status_of(Type.GENERATE, good) == 0
+    for cut in range(len(good)):
+        assert host.status_of(Type.GENERATE, good[:cut]) == Status.E_REQUEST
+    assert host.status_of(Type.GENERATE, good + b"x") == Status.E_REQUEST
+    assert host.status_of(Type.GENERATE, b"\xff\xff" + good[2:]) == Status.E_REQUEST
+    for kind in (0, 21, 40, 63):
+        assert host.status_of(kind, b"any") == Status.E_REQUEST_UNKNOWN
+    assert host.status_of(Type.HELLO, b"x") == Status.E_REQUEST
+    assert host.status_of(Type.STATS, b"") == Status.E_REQUEST
+    assert host.status_of(Type.STATS, b"\x02") == Status.E_REQUEST
+    assert host.status_of(Type.CANCEL, b"\0") == Status.E_REQUEST
+    assert host.status_of(Type.PROVOKE, struct.pack("<I", 4)) == Status.E_REQUEST
+    assert host.status_of(Type.LOGITS, struct.pack("<III", 2, 1, 5)) == Status.E_REQUEST
+    assert host.status_of(Type.LOGITS, struct.pack("<II", 1, 0xFFFFFFFF)) == Status.E_REQUEST
+    assert host.status_of(Type.TOKENIZE, b"\x01" + b"x" * 20000) == Status.E_REQUEST
+    assert host.status_of(Type.TOKENIZE, b"\x00" + b"x" * 4096) == Status.E_CONTEXT_FULL
+    assert host.status_of(Type.INFO, b"") == 0
+
+
+def test_messages_that_are_no_requests_are_dropped(line: socket.socket) -> None:
+    host = ByHand(line)
+    host.open()
+    host.send(Type.INFO, b"", request=0)
+    host.send(Type.TOKEN, b"", request=1)
+    host.send(Type.RESULT, b"", request=2)
+    host.put(Kind.DATA, b"\x02\0\0", seq=host.seq)
+    host.seq += 1
+    host.send(Type.INFO, b"", request=3)
+    assert set(host.answers({3})) == {3}
+
+
+@pytest.mark.parametrize("how", [{"version": 1, "oldest": 1, "newest": 1}, {"oldest": 3, "newest": 9}])
+def test_another_protocol_version_is_told(line: socket.socket, how: dict[str, int]) -> None:
+    host = ByHand(line)
+    host.syn(**how)
+    frames = (frame for frame in host.frames() if frame.kind == Kind.RST and frame.session == host.session)
+    assert struct.unpack("<iBB", next(frames).payload) == (Status.E_LINK_VERSION, 2, 2)
+    assert host.open().session == host.session  # and with the right one it works
+
+
+def test_a_device_of_another_version_is_named() -> None:
+    ours, theirs = socket.socketpair()
+    refusal = Frame(Kind.RST, session=0, payload=struct.pack("<iBB", Status.E_LINK_VERSION, 3, 4))
+
+    def refuse() -> None:
+        for frame in Deframer().feed(theirs.recv(65536)):
+            assert isinstance(frame, Frame)
+            theirs.sendall(encode(Frame(Kind.RST, session=frame.session, payload=refusal.payload, version=3)))
+
+    worker = threading.Thread(target=refuse)
+    worker.start()
+    with pytest.raises(DeviceError, match="versions 3 to 4") as raised:
+        Device.open(ours)
+    assert raised.value.status == Status.E_LINK_VERSION
+    worker.join(10)
+    theirs.close()
+
+
+def test_unknown_sessions_are_reset(line: socket.socket) -> None:
+    host = ByHand(line)
+    host.put(Kind.PING, session=77)
+    frames = (frame for frame in host.frames() if frame.kind == Kind.RST and frame.session == 77)
+    assert next(frames).payload[:4] == b"\0\0\0\0"
+    host.open()
+    host.put(Kind.DATA, b"x" * 20, session=78)
+    frames = (frame for frame in host.frames() if frame.kind == Kind.RST and frame.session == 78)
+    next(frames)
+    assert host.status_of(Type.INFO, b"") == 0
+
+
+def test_a_flood_of_garbage(line: socket.socket) -> None:
+    """Half a megabyte of noise with and without delimiters, in the middle of a session: the next request works."""
+    host = ByHand(line)
+    host.open()
+    noise = np.random.default_rng(7).integers(0, 256, 1 << 19, dtype=np.uint8).tobytes()
+
+    def flood() -> None:
+        line.sendall(noise)
+        line.sendall(b"\xaa" * 100000)
+        line.sendall(b"\0" * 1000)
+        host.put(Kind.PING)
+
+    worker = threading.Thread(target=flood)
+    worker.start()
+    host.wait_for(Kind.ACK)
+    worker.join(20)
+    assert host.status_of(Type.INFO, b"") == 0
+
+
+# ------------------------------------------------------------------------------------------------ crashes and restarts
+
+
+@pytest.mark.parametrize(("kind", "status"), [(1, Status.E_TRAP), (2, Status.E_TRAP), (3, Status.E_WATCHDOG)])
+def test_a_fault_is_reported_and_survived(device: Device, kind: int, status: Status) -> None:
+    with pytest.raises(DeviceFaultError) as raised:
+        device.provoke_fault(kind)
+    error = raised.value
+    assert error.status == status
+    assert {"pc", "sp", "cause", "address"} <= set(error.registers)
+    expected = "answer_provoke" if kind == 3 else "hal_provoke_fault"
+    assert re.match(rf"{expected}(\+0x[0-9a-f]+)? \((service|faults)\.c:\d+\)", error.symbol)
+    assert "lost: request" in error.message
+    device.reboot()
+    assert device.generate("x", max_tokens=2, ignore_eos=True).result.generated_tokens == 2
+
+
+def test_a_fault_ends_a_generation(device: Device) -> None:
+    generation = device.generate("hello", ignore_eos=True)
+    iterator = iter(generation)
+    next(iterator)
+    with pytest.raises(DeviceFaultError):
+        device.provoke_fault(2)
+    with pytest.raises(DeviceFaultError):
+        for _ in iterator:
+            pass
+    with pytest.raises(DeviceFaultError):
+        _ = generation.result
+
+
+def test_a_crashed_device_says_so_to_whoever_comes(run_host: Start, tmp_path: Path) -> None:
+    path = tmp_path / "line"
+    listening(run_host("--listen", f"unix:{path}", stdout=subprocess.PIPE))
+    with Device.open(f"unix:{path}") as device, pytest.raises(DeviceFaultError):
+        device.provoke_fault(1)
+    with pytest.raises(DeviceFaultError):
+        Device.open(f"unix:{path}")
+    with Device.open(f"unix:{path}", reboot_crashed=True) as device:
+        assert device.info().state == "ready"
+    with Device.open(f"unix:{path}") as device:
+        assert device.info().state == "ready"
+
+
+def test_reboot(device: Device) -> None:
+    assert device.generate("x", max_tokens=3).result.generated_tokens > 0
+    device.reboot()
+    assert device.stats().tokens == 0
+    assert device.info().state == "ready"
