@@ -116,10 +116,14 @@ void col_cache_done(struct col_cache *cache, uint32_t expert)
     cache->expert[expert].need = COL_NEED_NONE;
 }
 
+void col_cache_expect(struct col_cache *cache, uint32_t expert)
+{
+    cache->expert[expert].need = COL_NEED_LATER;
+}
+
 bool col_cache_guess(struct col_cache *cache, uint32_t expert, uint32_t *slot)
 {
     struct col_cache_expert *e = &cache->expert[expert];
-    e->need = COL_NEED_LATER;
     if (e->slot != COL_CACHE_NONE) {
         return false;
     }

@@ -61,8 +61,10 @@ void col_cache_want(struct col_cache *cache, uint32_t expert);
 bool col_cache_assign(struct col_cache *cache, uint32_t expert, bool alone, uint32_t *slot, bool *hit);
 void col_cache_done(struct col_cache *cache, uint32_t expert);
 
-/* Takes a slot for an expert that the next step may need; false: it is kept already, or no slot may be given up for it. Until
- * it is done, no other guess takes its slot. */
+/* Guesses for the next step: expect for each expert that it may need, then guess for each, and done for each when the step
+ * begins; until then no guess takes the slot of another. Guess takes a slot for an expert; false: it is kept already, or no slot
+ * may be given up for it. */
+void col_cache_expect(struct col_cache *cache, uint32_t expert);
 bool col_cache_guess(struct col_cache *cache, uint32_t expert, uint32_t *slot);
 
 /* The expert's bytes are not, or no longer, in its slot. */

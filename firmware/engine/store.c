@@ -159,7 +159,7 @@ static void move_on(struct colibri *engine)
     while (store->asked < store->assigned && ask(engine, store->layer, step_expert(engine, store->asked))) {
         store->asked++;
     }
-    if (store->asked < store->assigned) {
+    if (store->asked < store->count) {
         return;
     }
     while (store->guess_asked < store->guess_count &&
@@ -247,8 +247,11 @@ void col_store_guess(struct colibri *engine, uint32_t layer, const uint32_t *exp
     store->guess_count = count;
     store->guess_asked = 0;
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t slot = 0;
         store->guess[i] = expert[i];
+        col_cache_expect(&shelf->cache, expert[i]);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t slot = 0;
         if (col_cache_guess(&shelf->cache, expert[i], &slot)) {
             shelf->slot[slot].state = COL_SLOT_ASKED;
         }

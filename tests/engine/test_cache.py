@@ -43,6 +43,7 @@ void col_cache_begin(struct col_cache *cache);
 void col_cache_want(struct col_cache *cache, uint32_t expert);
 bool col_cache_assign(struct col_cache *cache, uint32_t expert, bool alone, uint32_t *slot, bool *hit);
 void col_cache_done(struct col_cache *cache, uint32_t expert);
+void col_cache_expect(struct col_cache *cache, uint32_t expert);
 bool col_cache_guess(struct col_cache *cache, uint32_t expert, uint32_t *slot);
 void col_cache_forget(struct col_cache *cache, uint32_t expert);
 """
@@ -107,8 +108,11 @@ class Cache:
             self.lib.col_cache_done(self.cache, expert)
         return assigned
 
-    def guess(self, expert: int) -> int | None:
-        return self._slot[0] if self.lib.col_cache_guess(self.cache, expert, self._slot) else None
+    def guess(self, experts: Sequence[int]) -> list[int | None]:
+        """The slot that each takes, if it takes one."""
+        for expert in experts:
+            self.lib.col_cache_expect(self.cache, expert)
+        return [self._slot[0] if self.lib.col_cache_guess(self.cache, one, self._slot) else None for one in experts]
 
     def held(self, slots: int) -> dict[int, int]:
         found = {slot: self.lib.held(self.cache, slot) for slot in range(slots)}
@@ -214,9 +218,8 @@ def test_forgetting_what_is_not_kept(native: Native) -> None:
 def test_guesses_take_no_slot_from_each_other_or_from_pinned(native: Native) -> None:
     cache = Cache(native, 8, 3, [1, 0, 0, 0, 0, 0, 0, 0])
     cache.step((0, 1, 2))
-    assert cache.guess(3) == 1  # 0 is pinned; of 1 and 2 the lower index goes
-    assert cache.guess(2) is None  # kept already
-    assert cache.guess(4) is None  # nothing left to give up
+    # 0 is pinned; of 1 and 2 only 1 may go, because 2 is guessed and kept already; then nothing is left to give up
+    assert cache.guess((3, 4, 2)) == [1, None, None]
     assert cache.held(3) == {0: 0, 1: 3, 2: 2}
     for expert in (3, 2, 4):
         cache.lib.col_cache_done(cache.cache, expert)
@@ -233,8 +236,10 @@ def test_guesses_never_break_a_step(native: Native, trace: Trace, guesses: list[
     slots = min(trace.experts, trace.slots)
     for index, needed in enumerate(trace.steps):
         guessed = [e for e in (guesses[index] if index < len(guesses) else []) if e < trace.experts]
-        taken = [slot for e in guessed if (slot := cache.guess(e)) is not None]
+        kept = set(cache.held(slots).values()) & set(guessed)
+        taken = [slot for slot in cache.guess(guessed) if slot is not None]
         assert len(set(taken)) == len(taken)
+        assert kept <= set(cache.held(slots).values())
         for expert in guessed:
             cache.lib.col_cache_done(cache.cache, expert)
         before = set(cache.held(slots).values())

@@ -242,6 +242,17 @@ def test_guesses_are_the_next_routers_on_this_residual(library: Library, many: P
     assert 0 < stats.prefetch_used.sum() < stats.prefetched.sum()
 
 
+@pytest.mark.parametrize("slots", [1, 2, 4])
+def test_guesses_are_read_behind_what_the_layer_needs(library: Library, many: Path, slots: int) -> None:
+    """Also behind what has no slot yet, because the layer has fewer slots than the token needs experts."""
+    storage = SlowStorage(many, depth=8, patience=0)
+    engine = Engine(library, many, batch=1, storage=storage, cache_slots=slots, prefetch=True)
+    engine.forward(IDS[0])
+    layers = [read.layer for read in storage.log]
+    assert layers == sorted(layers)
+    assert engine.stats().prefetched[1:].all()
+
+
 # --------------------------------------------------------------------------------------------------------------- faults
 
 
