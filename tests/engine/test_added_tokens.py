@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from native import Native
 from tokenizer_native import EngineTokenizer, Reference, tokenizer_library, train
 from tokenizer_pipelines import NFC, PIPELINES, added_token
-from tokenizer_texts import CHARACTERS, WHITE, hard_text
+from tokenizer_texts import CHARACTERS, WHITE, hard_text, in_parts
 
 Pair = tuple[EngineTokenizer, Reference]
 
@@ -82,7 +82,6 @@ def test_every_code_point(pair: Pair) -> None:
     engine, reference = pair
     if "\u00fcber" in reference.plain.get_vocab():
         pytest.skip("the same characters as without normalisation")
-    for start in range(0, len(CHARACTERS), 1 << 13):
-        part = CHARACTERS[start : start + (1 << 13)]
+    for part in in_parts(CHARACTERS):
         text = "".join(f"-{c}<w>-pump{c}[R]{c}-{c}[L]" for c in part)
         assert engine.encode(text) == reference.ids(text), f"from U+{ord(part[0]):04X} on"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from native import Native
 from tokenizer_native import E_TEXT_SIZE, EngineTokenizer, Reference, tokenizer_library, train
 from tokenizer_pipelines import PIPELINES, added_token, with_pipeline, with_whole_words
-from tokenizer_texts import CHARACTERS, hard_text, pattern_text
+from tokenizer_texts import CHARACTERS, hard_text, in_parts, pattern_text
 
 Pair = tuple[EngineTokenizer, Reference]
 
@@ -67,20 +67,17 @@ def test_texts(pair: Pair, text: str) -> None:
 def test_every_code_point(pair: Pair) -> None:
     """Beside letters of both cases, digits, white space, punctuation and itself."""
     engine, reference = pair
-    step = 1 << 13
-    for start in range(0, len(CHARACTERS), step):
-        text = "".join(f"a{c}A{c}1{c}{c} {c}!{c}\n '{c}" for c in CHARACTERS[start : start + step])
+    for part in in_parts(CHARACTERS):
+        text = "".join(f"a{c}A{c}1{c}{c} {c}!{c}\n '{c}" for c in part)
         normal = reference.normal(text)
-        assert engine.pieces(normal) == reference.pieces(normal), f"from U+{ord(CHARACTERS[start]):04X} on"
+        assert engine.pieces(normal) == reference.pieces(normal), f"from U+{ord(part[0]):04X} on"
 
 
 def test_every_code_point_in_normal_form(pair: Pair) -> None:
     engine, reference = pair
     if reference.normalizer is None:
         pytest.skip("does not normalise")
-    step = 1 << 12
-    for start in range(0, len(CHARACTERS), step):
-        part = CHARACTERS[start : start + step]
+    for part in in_parts(CHARACTERS):
         text = "".join(f"{c} e{c}\u0323 \u0301{c}" for c in part)
         normal = reference.normal(text)
         ids = engine.encode(text, limit=12 * len(text.encode()))

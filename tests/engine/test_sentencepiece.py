@@ -21,7 +21,7 @@ from tokenizer_sentencepiece import (
     model_json,
     sentencepiece_model,
 )
-from tokenizer_texts import CHARACTERS, hard_text
+from tokenizer_texts import CHARACTERS, hard_text, in_parts
 
 NAMES = (
     "sentencepiece bpe",
@@ -121,10 +121,9 @@ def test_texts(pair: Pair, text: str) -> None:
 def test_every_code_point(pair: Pair) -> None:
     engine, model = pair
     characters = [character for character in CHARACTERS if character != "\0"]
-    step = 1 << 12
-    for start in range(0, len(characters), step):
-        text = "".join(f"{c}a{c} {c}{c}b" for c in characters[start : start + step])
-        assert ids_of(engine, text) == model.ids(text), f"from U+{ord(characters[start]):04X} on"
+    for part in in_parts(characters):
+        text = "".join(f"{c}a{c} {c}{c}b" for c in part)
+        assert ids_of(engine, text) == model.ids(text), f"from U+{ord(part[0]):04X} on"
 
 
 LONG = {
