@@ -12,6 +12,7 @@ import cffi
 
 ROOT = Path(__file__).resolve().parents[1]
 ENGINE = ROOT / "firmware" / "engine"
+HAL = ROOT / "firmware" / "hal"
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
 FLAGS = ["-std=c11", "-O1", "-g", "-ffp-contract=off", "-fno-math-errno", *WARNINGS]
 UBSAN = ["-fsanitize=undefined", "-fno-sanitize-recover"]
@@ -25,6 +26,16 @@ def shared_object(directory: Path, sources: Iterable[str], shim: str = "", flags
         paths.append(directory / "shim.c")
         paths[-1].write_text(shim, encoding="utf-8")
     command = ["cc", *FLAGS, *UBSAN, *flags, "-shared", "-fPIC", f"-I{ENGINE}", *map(str, paths), "-o", str(out)]
+    subprocess.run(command, check=True)
+    return out
+
+
+def driver(directory: Path, shim: str, sources: Iterable[str]) -> Path:
+    """Compiles drivers (paths below firmware/hal) for this machine, with a shim of tests/hal around them."""
+    out = directory / "libdriver.so"
+    places = [ROOT / "tests" / "hal" / "host", HAL, HAL / "drivers"]
+    paths = [str(ROOT / "tests" / "hal" / shim), *(str(HAL / name) for name in sources)]
+    command = ["cc", *FLAGS, *UBSAN, "-shared", "-fPIC", *(f"-I{place}" for place in places), *paths, "-o", str(out)]
     subprocess.run(command, check=True)
     return out
 

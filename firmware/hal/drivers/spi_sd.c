@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * spi_sd.c: SD card on an SPI bus, standard and high capacity. Data blocks' checksums are verified. Sections are those
- * of the SD Physical Layer Simplified Specification 6.00.
+ * spi_sd.c: SD card on an SPI bus, standard and high capacity. Checksums are verified on both sides: here those of data
+ * blocks, by the card those of commands and of what is written. Sections are those of the SD Physical Layer Simplified
+ * Specification 6.00.
  */
 #include "spi_sd.h"
 
@@ -161,6 +162,10 @@ static hal_status identify(const struct spi_sd_config *sd, struct spi_sd_state *
         return HAL_E_IO;
     }
     card->high_capacity = (receive_word(sd) & SD_OCR_HIGH_CAPACITY) != 0;
+    /* Unless told so, a card on SPI looks at no checksum (7.2.2): a wrong bit could make a write one of another block. */
+    if ((command(sd, SD_CRC_ON_OFF, 1) & ~R1_IDLE) != 0) {
+        return HAL_E_IO;
+    }
     if (!card->high_capacity && command(sd, SD_SET_BLOCKLEN, HAL_BLOCK) != 0) {
         return HAL_E_IO;
     }

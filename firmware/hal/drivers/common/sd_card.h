@@ -23,6 +23,7 @@ enum sd_command { /* 4.7.4 */
     SD_WRITE_MULTIPLE_BLOCK = 25,
     SD_APP_CMD = 55,
     SD_READ_OCR = 58,
+    SD_CRC_ON_OFF = 59,
     SD_APP_SET_BUS_WIDTH = 6, /* after SD_APP_CMD */
     SD_APP_SEND_OP_COND = 41  /* after SD_APP_CMD */
 };
