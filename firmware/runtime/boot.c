@@ -9,6 +9,9 @@
 #include "../engine/detail.h"
 #include "bytes.h"
 
+/* How often a start tries to read each of them. */
+#define STATE_READS 3u
+
 /* The alignment that drivers need, and that the struct has. */
 _Static_assert(_Alignof(struct col_boot_state) >= 4, "sectors are read into the struct");
 
@@ -77,8 +80,13 @@ colibri_status boot_open(struct boot *boot, const struct medium *medium, uint8_t
     boot->lost = true;
     uint32_t unreadable = 0;
     for (uint32_t copy = 0; copy < 2; copy++) {
-        /* A sector whose write was cut may be one that the medium can't read; the other one is there for that. */
-        status = read_state(boot, copy, &boot->next, detail);
+        /* A sector whose write was cut may be one that the medium can't read; the other one is there for that. But the other
+         * one is older: a read that fails for another reason, once, must not undo what was confirmed. */
+        uint32_t left = STATE_READS;
+        do {
+            status = read_state(boot, copy, &boot->next, detail);
+            left--;
+        } while (status != COLIBRI_OK && left > 0);
         if (status != COLIBRI_OK) {
             unreadable++;
             continue;
@@ -92,9 +100,26 @@ colibri_status boot_open(struct boot *boot, const struct medium *medium, uint8_t
     return unreadable < 2 ? COLIBRI_OK : status;
 }
 
-static colibri_status end_trial(struct boot *boot, uint32_t result, colibri_status why, struct colibri_detail *detail)
+struct extent boot_extent(const struct boot *boot)
+{
+    return boot->volume.slot[boot->running];
+}
+
+uint32_t boot_active(const struct boot *boot)
+{
+    return boot->lost ? boot->running : boot->state.active;
+}
+
+/* Begins a change of the state: boot->next. */
+static void copy_state(struct boot *boot)
 {
     boot->next = boot->state;
+    boot->next.active = boot_active(boot);
+}
+
+static colibri_status end_trial(struct boot *boot, uint32_t result, colibri_status why, struct colibri_detail *detail)
+{
+    copy_state(boot);
     boot->next.trial = 0;
     boot->next.tries_left = 0;
     boot->next.last_result = result;
@@ -125,11 +150,6 @@ void boot_next(struct boot *boot)
     }
 }
 
-struct extent boot_extent(const struct boot *boot)
-{
-    return boot->volume.slot[boot->running];
-}
-
 bool boot_failed(struct boot *boot, colibri_status why)
 {
     if (boot->on_trial) {
@@ -153,10 +173,21 @@ colibri_status boot_check(struct colibri *engine)
     return status;
 }
 
+colibri_status boot_settle(struct boot *boot, uint64_t counter, struct colibri_detail *detail)
+{
+    const uint32_t writes = boot->lost ? 2 : 0; /* to both sectors: one that could not be read may come back */
+    colibri_status status = COLIBRI_OK;
+    for (uint32_t i = 0; i < writes && status == COLIBRI_OK; i++) {
+        copy_state(boot);
+        boot->next.counter = counter;
+        status = write_next(boot, detail);
+    }
+    return status;
+}
+
 colibri_status boot_try(struct boot *boot, uint32_t slot, uint32_t tries, struct colibri_detail *detail)
 {
-    boot->next = boot->state;
-    boot->next.active = boot->lost ? 1u - slot : boot->state.active;
+    copy_state(boot);
     boot->next.trial = slot + 1u;
     boot->next.tries = tries;
     boot->next.tries_left = tries;

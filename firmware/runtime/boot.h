@@ -60,6 +60,8 @@ COLIBRI_MUST_CHECK colibri_status boot_open(struct boot *boot, const struct medi
  * active one. A medium that can't be written starts no trial. */
 void boot_next(struct boot *boot);
 struct extent boot_extent(const struct boot *boot);
+/* The slot that starts without a trial; where neither boot state was valid, the chosen one. */
+uint32_t boot_active(const struct boot *boot);
 
 /* The chosen slot did not start, for that reason. True: there is another one for boot_next. A trial is over then, and the
  * boot state says why. */
@@ -68,6 +70,9 @@ COLIBRI_MUST_CHECK bool boot_failed(struct boot *boot, colibri_status why);
 /* Whether a model on trial computes at all: one position, which is forgotten again. */
 COLIBRI_MUST_CHECK colibri_status boot_check(struct colibri *engine);
 
+/* Where neither boot state was valid, has both name the chosen slot, with that security counter: before the other slot
+ * changes, which a start without a boot state would try as well. */
+COLIBRI_MUST_CHECK colibri_status boot_settle(struct boot *boot, uint64_t counter, struct colibri_detail *detail);
 /* Puts the image in a slot on trial. */
 COLIBRI_MUST_CHECK colibri_status boot_try(struct boot *boot, uint32_t slot, uint32_t tries,
                                            struct colibri_detail *detail);

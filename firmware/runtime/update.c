@@ -71,6 +71,11 @@ uint64_t update_counter(const struct update *update)
     return update->list.counter > counter ? update->list.counter : counter;
 }
 
+uint64_t update_own_counter(const struct update *update)
+{
+    return trust_has_key() && update->image.base != NULL ? update->image.signature->counter : 0;
+}
+
 uint32_t update_running_slot(const struct update *update)
 {
     return has_slots(update) ? update->setup.boot->running + 1u : 0;
@@ -96,7 +101,7 @@ colibri_status update_next_slot(const struct update *update, uint32_t *slot, str
     if (boot->state.trial != 0) {
         return col_fail(COLIBRI_E_UPDATE_STATE, detail, "trial", boot->state.trial, 0);
     }
-    *slot = 1u - (boot->lost ? boot->running : boot->state.active);
+    *slot = 1u - boot_active(boot);
     return *slot != boot->running ? COLIBRI_OK : col_fail(COLIBRI_E_UPDATE_STATE, detail, "running", *slot + 1u, 0);
 }
 
@@ -323,9 +328,7 @@ colibri_status update_confirm(struct update *update, struct colibri_detail *deta
     if (update_running_slot(update) != boot->state.trial || update->setup.engine == NULL) {
         return col_fail(COLIBRI_E_UPDATE_STATE, detail, "running", update_running_slot(update), boot->state.trial);
     }
-    /* Only the image's own counter: those of its replaced experts may be higher, and it must start again. */
-    const bool is_signed = trust_has_key() && update->image.base != NULL;
-    return boot_confirm(boot, is_signed ? update->image.signature->counter : 0, detail);
+    return boot_confirm(boot, update_own_counter(update), detail);
 }
 
 colibri_status update_rollback(struct update *update, struct update_undone *undone, struct colibri_detail *detail)
@@ -339,6 +342,6 @@ colibri_status update_rollback(struct update *update, struct update_undone *undo
         status = boot_withdraw(boot, detail);
         undone->trial = status == COLIBRI_OK;
     }
-    undone->restart = has_slots(update) && !boot->lost && boot->running != boot->state.active;
+    undone->restart = has_slots(update) && boot->running != boot_active(boot);
     return status;
 }

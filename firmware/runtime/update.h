@@ -131,6 +131,9 @@ COLIBRI_MUST_CHECK colibri_status update_rollback(struct update *update, struct 
 /* The security counter: the highest of the boot state's and of what the running image and its updates were signed with. 0
  * on a board without a key. */
 uint64_t update_counter(const struct update *update);
+/* Only the running image's, which a boot state may hold: those of its replaced experts can be higher, and it must start
+ * again. */
+uint64_t update_own_counter(const struct update *update);
 /* Slot + 1; 0: no volume. */
 uint32_t update_running_slot(const struct update *update);
 uint32_t update_trial_slot(const struct update *update);

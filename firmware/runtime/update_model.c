@@ -42,11 +42,14 @@ colibri_status update_begin_model(struct update *update, const uint8_t *page, co
     if (begun->target_bytes > slot.count * HAL_BLOCK) {
         return col_fail(COLIBRI_E_UPDATE_PLACE, detail, "slot", begun->target_bytes, slot.count * HAL_BLOCK);
     }
+    status = boot_settle(update->setup.boot, update_own_counter(update), detail);
     /* From here on the slot has no image: what was in it is not to be taken for one while it changes. */
     for (uint32_t i = 0; i < COL_PAGE; i++) {
         update->buffer[i] = 0;
     }
-    status = update_write(update, slot.first, PAGE_BLOCKS, update->buffer, detail);
+    if (status == COLIBRI_OK) {
+        status = update_write(update, slot.first, PAGE_BLOCKS, update->buffer, detail);
+    }
     if (status == COLIBRI_OK) {
         update->kind = UPDATE_MODEL;
         update->first = slot.first;

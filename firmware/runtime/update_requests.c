@@ -26,7 +26,7 @@ void update_answer_status(struct service *service, struct request *request)
     write_u8(&writer, boot == NULL ? 0 : (uint8_t)boot->volume.slots);
     write_u8(&writer, update_writable(update));
     write_u8(&writer, (uint8_t)update_running_slot(update));
-    write_u8(&writer, volume ? (uint8_t)(boot->state.active + 1u) : 0);
+    write_u8(&writer, volume ? (uint8_t)(boot_active(boot) + 1u) : 0);
     write_u8(&writer, (uint8_t)update_trial_slot(update));
     write_u8(&writer, 0);
     write_u32(&writer, volume ? boot->state.tries_left : 0);

@@ -26,6 +26,7 @@ struct campaign {
     uint64_t failures;
     uint32_t shown;   /* of these, in this scenario */
     uint64_t faults;  /* of writes */
+    uint64_t bad_reads;
     uint8_t new_hash[HASH_BYTES]; /* of the new image as packed */
 };
 
@@ -39,7 +40,8 @@ bool computes(const struct future *future);
 bool takes_updates(const struct campaign *campaign, const struct scenario *scenario, struct disk *disk);
 
 /* faults.c: each write of each step of a scenario fails, is not what was written, or can't be read back; the device must
- * notice, go on as before, and take the same update afterwards. */
+ * notice, go on as before, and take the same update afterwards. Each read of each start fails once, which no later start may
+ * notice. */
 void run_faults(struct campaign *campaign, const struct scenario *scenario);
 
 #endif

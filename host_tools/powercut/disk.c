@@ -47,7 +47,9 @@ static hal_status disk_read(void *user, uint64_t block, uint32_t count, void *da
     if (!in_range(disk, block, count)) {
         return HAL_E_RANGE;
     }
-    if (disk->read_fails) {
+    disk->reads++;
+    const bool bad = disk->bad_read != 0 && --disk->bad_read == 0;
+    if (bad || disk->read_fails) {
         disk->read_fails = false;
         return HAL_E_IO;
     }

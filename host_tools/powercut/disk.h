@@ -31,6 +31,8 @@ struct disk {
     size_t fault_in; /* counts down: the write of a sector that makes it 0 goes wrong. 0: none does */
     enum disk_fault fault;
     bool read_fails; /* the next one */
+    size_t reads;        /* since recording began */
+    size_t bad_read;     /* counts down: the read that makes it 0 fails. 0: none does */
     struct disk_write *log; /* [log_count], of the writes since recording began */
     size_t log_count;
     size_t log_capacity;

@@ -68,6 +68,33 @@ static bool survives(const struct campaign *campaign, const struct scenario *sce
     return ok;
 }
 
+/* A start at which one read fails, for whatever reason, and no other one. A trial may be over then, nothing else. */
+static bool bears_a_bad_read(const struct campaign *campaign, const struct scenario *scenario, uint32_t step, size_t read,
+                             const struct future *before, const struct future *after)
+{
+    struct disk disk = disk_new(scenario_blocks(&campaign->images));
+    struct device device = device_new(&disk, scenario->front_only, campaign->memory_bytes);
+    replay(campaign, scenario, step, &disk, &device);
+    disk.bad_read = read;
+    (void)device_boot(&device);
+    disk.bad_read = 0;
+    const struct future future = look_ahead(campaign, scenario, &disk);
+    struct future without_trial;
+    for (uint32_t i = 0; i < BOOTS; i++) {
+        memcpy(without_trial.hash[i], before->hash[BOOTS - 1u], HASH_BYTES);
+    }
+    device_free(&device);
+    disk_free(&disk);
+    return same_future(&future, before) || same_future(&future, after) || same_future(&future, &without_trial);
+}
+
+static void fail(struct campaign *campaign, uint32_t step, const char *what, size_t number, size_t count,
+                 const char *how)
+{
+    campaign->failures++;
+    printf("  step %u, %s %zu of %zu %s: wrong\n", step + 1, what, number, count, how);
+}
+
 void run_faults(struct campaign *campaign, const struct scenario *scenario)
 {
     static const char *const names[DISK_FAULTS] = {"fails", "stores something else", "can't be read back"};
@@ -79,9 +106,11 @@ void run_faults(struct campaign *campaign, const struct scenario *scenario)
         const struct future before = look_ahead(campaign, scenario, &copy);
         disk.recording = true;
         disk.log_count = 0;
+        disk.reads = 0;
         colibri_status unfailing = scenario_act(&scenario->action[step], &campaign->images, &device);
         (void)unfailing;
         disk.recording = false;
+        const size_t reads = scenario->action[step].kind == ACTION_BOOT ? disk.reads : 0;
         disk_copy(&copy, &disk);
         const struct future after = look_ahead(campaign, scenario, &copy);
         for (size_t write = 1; write <= disk.log_count; write++) {
@@ -92,10 +121,14 @@ void run_faults(struct campaign *campaign, const struct scenario *scenario)
             for (enum disk_fault fault = DISK_FAULT_FAILS; fault < DISK_FAULTS; fault++) {
                 campaign->faults++;
                 if (!survives(campaign, scenario, step, write, fault, &before, &after)) {
-                    campaign->failures++;
-                    printf("  step %u, write %zu of %zu %s: wrong\n", step + 1, write, disk.log_count,
-                           names[fault]);
+                    fail(campaign, step, "write", write, disk.log_count, names[fault]);
                 }
+            }
+        }
+        for (size_t read = 1; read <= reads; read++) {
+            campaign->bad_reads++;
+            if (!bears_a_bad_read(campaign, scenario, step, read, &before, &after)) {
+                fail(campaign, step, "read", read, reads, "fails");
             }
         }
     }

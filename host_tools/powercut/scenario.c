@@ -8,28 +8,31 @@
 #define AHEAD 5u
 
 const struct scenario scenarios[] = {
-    {"experts, two slots", true, false,
+    {"experts, two slots", true, false, false,
      {{ACTION_BOOT, 0, 0}, {ACTION_EXPERT, 0, 0}, {ACTION_EXPERT, 1, 2}, {ACTION_EXPERT, 0, 0}, {ACTION_BOOT, 0, 0},
       {ACTION_EXPERT, 1, 2}}},
-    {"experts, two slots, read from the disk", true, true,
+    {"experts, two slots, read from the disk", true, true, false,
      {{ACTION_BOOT, 0, 0}, {ACTION_EXPERT, 0, 0}, {ACTION_EXPERT, 1, 2}, {ACTION_BOOT, 0, 0}, {ACTION_EXPERT, 0, 1}}},
-    {"experts, no volume", false, false,
+    {"experts, no volume", false, false, false,
      {{ACTION_BOOT, 0, 0}, {ACTION_EXPERT, 1, 3}, {ACTION_BOOT, 0, 0}, {ACTION_EXPERT, 1, 3}, {ACTION_EXPERT, 1, 0}}},
-    {"model, confirmed", true, false,
+    {"model, confirmed", true, false, false,
      {{ACTION_BOOT, 0, 0}, {ACTION_MODEL, 0, 0}, {ACTION_BOOT, 0, 0}, {ACTION_CONFIRM, 0, 0}, {ACTION_BOOT, 0, 0},
       {ACTION_EXPERT, 0, 0}, {ACTION_BOOT, 0, 0}}},
-    {"model with a newer expert, confirmed", true, false,
+    {"model with a newer expert, confirmed", true, false, false,
      {{ACTION_BOOT, 0, 0}, {ACTION_MODEL, 0, 0}, {ACTION_BOOT, 0, 0}, {ACTION_EXPERT_AHEAD, 0, 0}, {ACTION_CONFIRM, 0, 0},
       {ACTION_BOOT, 0, 0}}},
-    {"model over an image with replaced experts, confirmed", true, true,
+    {"model over an image with replaced experts, confirmed", true, true, false,
      {{ACTION_BOOT, 0, 0}, {ACTION_EXPERT, 0, 0}, {ACTION_MODEL, 0, 0}, {ACTION_BOOT, 0, 0}, {ACTION_CONFIRM, 0, 0},
       {ACTION_BOOT, 0, 0}}},
-    {"model, withdrawn by the host", true, false,
+    {"model, withdrawn by the host", true, false, false,
      {{ACTION_BOOT, 0, 0}, {ACTION_MODEL, 0, 0}, {ACTION_BOOT, 0, 0}, {ACTION_WITHDRAW, 0, 0}, {ACTION_BOOT, 0, 0}}},
-    {"model, never confirmed", true, false,
+    {"model, never confirmed", true, false, false,
      {{ACTION_BOOT, 0, 0}, {ACTION_MODEL, 0, 0}, {ACTION_BOOT, 0, 0}, {ACTION_BOOT, 0, 0}, {ACTION_BOOT, 0, 0},
       {ACTION_BOOT, 0, 0}}},
-    {"model, spoilt on the medium", true, false,
+    {"model, both boot states lost", true, false, true,
+     {{ACTION_BOOT, 0, 0}, {ACTION_EXPERT, 0, 0}, {ACTION_MODEL, 0, 0}, {ACTION_BOOT, 0, 0}, {ACTION_CONFIRM, 0, 0},
+      {ACTION_BOOT, 0, 0}}},
+    {"model, spoilt on the medium", true, false, false,
      {{ACTION_BOOT, 0, 0}, {ACTION_MODEL, 0, 0}, {ACTION_SPOIL, 0, 0}, {ACTION_BOOT, 0, 0}, {ACTION_BOOT, 0, 0}}},
 };
 const uint32_t scenario_count = sizeof scenarios / sizeof *scenarios;
@@ -60,11 +63,14 @@ void scenario_prepare(const struct scenario *scenario, const struct images *imag
         volume->slot[i].bytes = slot_bytes(images);
     }
     volume->crc32 = colibri_crc32(0, volume, offsetof(struct col_volume, crc32));
+    memcpy(disk->data + volume->slot[scenario->lost ? 1 : 0].offset, images->old.data, (size_t)images->old.bytes);
+    if (scenario->lost) {
+        return;
+    }
     struct col_boot_state *state = (void *)(disk->data + COL_PAGE);
     *state = (struct col_boot_state){.sequence = 1};
     memcpy(state->magic, COL_BOOT_MAGIC, sizeof state->magic);
     state->crc32 = colibri_crc32(0, state, offsetof(struct col_boot_state, crc32));
-    memcpy(disk->data + volume->slot[0].offset, images->old.data, (size_t)images->old.bytes);
 }
 
 /* One bit of the last resident weight of the image on trial: its structure stays right. */

@@ -29,6 +29,7 @@ struct scenario {
     const char *name;
     bool volume;     /* two slots; else the disk is the image */
     bool front_only;
+    bool lost;       /* something else has written over both boot states and slot A: the old image is in slot B */
     struct action action[SCENARIO_ACTIONS];
 };
 
@@ -41,7 +42,7 @@ struct images {
     struct image_file old, new;
 };
 
-/* Blocks of a disk for both images, and its contents as a card is written: the old image in slot A. */
+/* Blocks of a disk for both images, and its contents as a card is written: the old image in slot A, unless `lost`. */
 uint64_t scenario_blocks(const struct images *images);
 void scenario_prepare(const struct scenario *scenario, const struct images *images, struct disk *disk);
 

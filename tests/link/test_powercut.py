@@ -26,7 +26,8 @@ SETTINGS = checkpoints.config(
 SCENARIO = re.compile(r"^(.+): (\d+) sectors written, (\d+) cuts, (\d+) wrong$", re.MULTILINE)
 TOTAL = re.compile(r"^(\d+) cuts tried, updates after (\d+) of them, (\d+) wrong$", re.MULTILINE)
 FAULTS = re.compile(r"^(\d+) writes failed or were not what was written$", re.MULTILINE)
-SCENARIOS = 9
+BAD_READS = re.compile(r"^(\d+) reads of starts failed$", re.MULTILINE)
+SCENARIOS = 10
 HALVES = 3  # before a sector, half of it and old, half of it and garbage
 # What updates a device, and chooses what starts.
 UPDATING = ("boot", "loader", "trust", "update", "update_expert", "update_list", "update_model", "volume")
@@ -57,6 +58,11 @@ class Report:
     @property
     def faults(self) -> int:
         (found,) = FAULTS.findall(self.text)
+        return int(found)
+
+    @property
+    def bad_reads(self) -> int:
+        (found,) = BAD_READS.findall(self.text)
         return int(found)
 
 
@@ -111,6 +117,7 @@ def test_no_cut_leaves_anything_but_the_old_or_the_new(optimised: Path, images: 
     assert report.total[0] == sum(cuts for _, cuts in report.scenarios) > 2500
     assert report.total[1] > 400
     assert report.faults > 400
+    assert report.bad_reads > 100
 
 
 def test_no_cut_locks_out_what_is_signed(optimised: Path, images: list[Path]) -> None:
