@@ -165,8 +165,9 @@ struct colibri_storage {
      * status: nothing was begun. */
     colibri_status (*start)(void *user, uint32_t read, const struct colibri_read *what);
     /* Moves the read on. COLIBRI_PENDING: it goes on. COLIBRI_OK: all bytes are there, and *crc32 is the CRC-32 of what was
-     * delivered (colibri_crc32), which the engine compares. Negative: it has failed, and nothing more is written. Must not
-     * call the engine, but may wait a little for the read. */
+     * delivered (colibri_crc32), which the engine compares. COLIBRI_E_SIGNATURE: the same, but for a digest that does not
+     * match. Other negative: it has failed, and nothing more is written. Must not call the engine, but may wait a little for
+     * the read. */
     colibri_status (*check)(void *user, uint32_t read, uint32_t *crc32);
 };
 
@@ -417,7 +418,7 @@ struct colibri_layer_stats {
     uint64_t read_bytes;      /* of all reads that were asked for, prefetched ones included */
     uint64_t stall_ticks;     /* spent waiting for reads */
     uint64_t prefetched;      /* experts that were read because they were guessed */
-    uint64_t prefetch_used;   /* of those, the ones that were needed then */
+    uint64_t prefetch_used;   /* of those, the ones that a step needed while they were kept */
 };
 
 struct colibri_expert_stats {

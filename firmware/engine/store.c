@@ -134,7 +134,9 @@ static void finish(struct colibri *engine, const struct col_store_read *read, co
         return; /* given to another expert in the meantime */
     }
     slot->state = COL_SLOT_READY;
-    if (status == COLIBRI_OK && crc32 != col_place_of(engine, read->layer, read->expert)->crc32) {
+    /* Where the CRC-32 is wrong, a digest is, too: that is damage, and needs no new signature. */
+    if ((status == COLIBRI_OK || status == COLIBRI_E_SIGNATURE) &&
+        crc32 != col_place_of(engine, read->layer, read->expert)->crc32) {
         status = COLIBRI_E_EXPERT_CHECKSUM;
     }
     if (status != COLIBRI_OK) {

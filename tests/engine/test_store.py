@@ -260,12 +260,18 @@ def failed(_read: Read) -> tuple[int, int]:
     return Status.E_STORAGE, 0
 
 
-def untrusted(_read: Read) -> tuple[int, int]:
-    return Status.E_SIGNATURE, 0
+def untrusted(read: Read) -> tuple[int, int]:
+    return Status.E_SIGNATURE, zlib.crc32(read.to)
 
 
 def flipped(read: Read) -> None:
     read.to[read.bytes // 3] ^= 0x10
+
+
+def flipped_and_untrusted(read: Read) -> tuple[int, int]:
+    """A storage that verifies digests: what is damaged has a wrong one, too, and nobody has signed it wrongly."""
+    flipped(read)
+    return untrusted(read)
 
 
 def short(read: Read) -> None:
@@ -276,6 +282,7 @@ FAULTS = {
     "failed": (failed, Status.E_STORAGE),
     "untrusted": (untrusted, Status.E_SIGNATURE),
     "flipped": (flipped, Status.E_EXPERT_CHECKSUM),
+    "flipped and untrusted": (flipped_and_untrusted, Status.E_EXPERT_CHECKSUM),
     "short": (short, Status.E_EXPERT_CHECKSUM),
     "refused": (None, Status.E_STORAGE),
 }

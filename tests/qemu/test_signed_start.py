@@ -137,6 +137,20 @@ def test_an_expert_that_was_exchanged_is_found_when_it_is_read(
         assert answer(device) == wanted
 
 
+def test_a_damaged_expert_is_called_damaged(keyed: Firmware, image: Path) -> None:
+    """Its digest is wrong as well, but signing it again would be no help."""
+    sign_image(image, KEY)
+    forge = Forge(image)
+    for entry in forge.experts:
+        forge.contents(SectionKind.EXPERTS)[int(entry["offset"])] ^= 1
+    with running(keyed, image, "--store", "block", "--cache-slots", "1") as device:
+        forge.write(image)
+        with pytest.raises(DeviceError) as caught:
+            answer(device)
+        assert caught.value.status == Status.E_EXPERT_CHECKSUM and caught.value.where.startswith("layer ")
+        assert caught.value.got != caught.value.wanted
+
+
 @pytest.mark.parametrize("name", BOARDS)
 def test_boards_of_each_instruction_set(
     name: str, public_key: Path, firmware: Callable[[str], Firmware], image: Path, tmp_path: Path
