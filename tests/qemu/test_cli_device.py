@@ -133,6 +133,15 @@ def test_emulate_and_attach(hummingbird: PackModel, options: tuple[str, ...]) ->
         assert json.loads(run("selftest", "--port", port, "--json"))["failures"] == 0
 
 
+def test_top_without_prompts_shows_what_was_counted_before(hummingbird: PackModel) -> None:
+    with emulate(hummingbird("q8")) as port:
+        run("run", "--port", port, PROMPT)
+        for _ in range(2):
+            view = json.loads(run("top", "--port", port, "--json"))
+            assert view["tokens"] > 0 and len(view["layers"]) == 4
+            assert all(sum(layer["experts"]) == 2 * view["tokens"] for layer in view["layers"])
+
+
 def test_emulate_ends_in_order_when_it_is_terminated(hummingbird: PackModel, tmp_path: Path) -> None:
     with emulate(hummingbird("q8"), "--socket", str(tmp_path / "link"), end=signal.SIGTERM):
         assert (tmp_path / "link").exists()

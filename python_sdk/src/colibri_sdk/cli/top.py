@@ -61,7 +61,7 @@ def command(
     store = options.take_store(values)
     with options.open_target(**values, store=store) as target:
         info = target.device.info()
-        moments = watch(target.device, asked, max_tokens=max_tokens)
+        moments = watch(target.device, asked, max_tokens=max_tokens) if asked else ()  # which clears the counters
         if asked and not (once or as_json) and sys.stdout.isatty():
             from rich.live import Live
 
