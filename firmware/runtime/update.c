@@ -138,21 +138,26 @@ void update_effective(const struct update *update, uint32_t index, const struct 
 
 /* ----------------------------------------------------------------------------------------------------- the target */
 
+static colibri_status check_idle(const struct update *update, struct colibri_detail *detail)
+{
+    return update_is_working(update)
+               ? col_fail(COLIBRI_E_BUSY, detail, "update", update->job.done, update->job.total)
+               : COLIBRI_OK;
+}
+
 colibri_status update_may_begin(const struct update *update, struct colibri_detail *detail)
 {
     if (!update_writable(update)) {
         return col_fail(COLIBRI_E_READ_ONLY, detail, "storage", 0, 0);
     }
-    if (update_is_working(update)) {
-        return col_fail(COLIBRI_E_BUSY, detail, "update", update->job.done, update->job.total);
-    }
-    return COLIBRI_OK;
+    return check_idle(update, detail);
 }
 
 static colibri_status check_open(const struct update *update, struct colibri_detail *detail)
 {
-    if (update_is_working(update)) {
-        return col_fail(COLIBRI_E_BUSY, detail, "update", update->job.done, update->job.total);
+    const colibri_status status = check_idle(update, detail);
+    if (status != COLIBRI_OK) {
+        return status;
     }
     return update->kind != 0 ? COLIBRI_OK : col_fail(COLIBRI_E_UPDATE_STATE, detail, "update", 0, 1);
 }
@@ -242,7 +247,10 @@ colibri_status update_crc(struct update *update, enum update_where where, uint64
     uint64_t first;
     colibri_status status;
     if (where == UPDATE_RUNNING_IMAGE) {
-        status = update_is_working(update) ? check_open(update, detail) : check_running(update, offset, bytes, detail);
+        status = check_idle(update, detail);
+        if (status == COLIBRI_OK) {
+            status = check_running(update, offset, bytes, detail);
+        }
         first = status == COLIBRI_OK ? boot_extent(update->setup.boot).first : 0;
     } else {
         status = check_open(update, detail);
@@ -322,6 +330,10 @@ colibri_status update_step(struct update *update, uint64_t *result, struct colib
 colibri_status update_confirm(struct update *update, struct colibri_detail *detail)
 {
     struct boot *boot = update->setup.boot;
+    const colibri_status status = check_idle(update, detail);
+    if (status != COLIBRI_OK) {
+        return status;
+    }
     if (update_trial_slot(update) == 0) {
         return col_fail(COLIBRI_E_UPDATE_STATE, detail, "trial", 0, 1);
     }

@@ -46,6 +46,18 @@ static colibri_status check_base(const struct update *update, const struct col_u
     return COLIBRI_OK;
 }
 
+/* While another model waits on trial, which was taken with the counter of then: one that is raised here would not be heeded
+ * when that one starts and is confirmed. */
+static colibri_status check_trial(const struct update *update, const struct col_update *expert,
+                                  struct colibri_detail *detail)
+{
+    const uint32_t trial = update_trial_slot(update);
+    const uint64_t counter = update_counter(update);
+    return !trust_has_key() || trial == 0 || trial == update_running_slot(update) || expert->counter <= counter
+               ? COLIBRI_OK
+               : col_fail(COLIBRI_E_UPDATE_STATE, detail, "trial", expert->counter, counter);
+}
+
 /* Whether the engine still reads what was replaced last. */
 static colibri_status check_engine(struct update *update, bool computing, struct colibri_detail *detail)
 {
@@ -78,6 +90,9 @@ colibri_status update_begin_expert(struct update *update, const struct col_updat
     }
     if (status == COLIBRI_OK) {
         status = check_base(update, expert, detail);
+    }
+    if (status == COLIBRI_OK) {
+        status = check_trial(update, expert, detail);
     }
     if (status == COLIBRI_OK) {
         status = check_engine(update, computing, detail);

@@ -65,8 +65,8 @@ void update_commit_model(struct update *update)
     trust_digest_add(&update->job.image_digest, update->page, COL_PAGE);
 }
 
-/* A page of the updates section. Its copies begin with a head each; one that lists no expert must be whole, and none may
- * list any: the new model is the one that was signed. */
+/* A page of the updates section. Its copies begin with a head each. No signature covers them, so they must be as they were
+ * packed: one of them whole, none lists an expert, and none has counted so far that the count would soon begin anew. */
 static colibri_status check_list(struct update *update, const struct col_section *section, uint64_t at,
                                  struct colibri_detail *detail)
 {
@@ -78,7 +78,7 @@ static colibri_status check_list(struct update *update, const struct col_section
     if (at % copy_bytes != 0 || !bytes_equal(head->magic, COL_UPDATES_MAGIC, sizeof head->magic)) {
         return COLIBRI_OK;
     }
-    if (head->count != 0 || !col_updates_whole(head, sizeof *head, update->model.header->image_id)) {
+    if (head->count != 0 || head->sequence != 1u || !col_updates_whole(head, sizeof *head, update->model.header->image_id)) {
         return col_fail(COLIBRI_E_IMAGE_SECTION, detail, section->name, head->count, 0);
     }
     update->job.packed = true;

@@ -6,6 +6,7 @@ Signatures: tests/qemu/test_signed_update.py; from end to end: tests/qemu/test_f
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,11 @@ from colibri_sdk.engine import Engine, Library
 from colibri_sdk.errors import ColibriError
 from colibri_sdk.image.layout import UPDATE
 from colibri_sdk.image.reader import ImageFile
+from colibri_sdk.link.messages import Type
 from colibri_sdk.status import Status
 from colibri_sdk.update.calls import UpdateCalls
 from colibri_sdk.update.expert import describe_update, expert_content
+from colibri_sdk.update.messages import Where, pack_crc
 from update_bench import PROMPT, Bench
 from update_images import EXPERT, LAYER, blob
 
@@ -126,6 +129,19 @@ def test_a_first_page_is_held_back_until_the_end(device: Device, table: Bench, i
     assert calls.status().trial == 2
     assert refused(calls.confirm) == (Status.E_UPDATE_STATE, "running")
     assert refused(lambda: calls.begin_model(new[:PAGE], signature)) == (Status.E_UPDATE_STATE, "trial")
+
+
+def test_a_request_that_works_is_alone(firmware: Callable[[str], Any], images: dict[str, Path], tmp_path: Path) -> None:
+    """The CRC-32 of a whole image beside a generation, a page at each of its polls; what comes behind is refused."""
+    with Bench(load_board("host"), firmware("host"), images["large"], tmp_path / "card.img").started() as (device, _):
+        generation = device.generate(PROMPT, max_tokens=TRACED, ignore_eos=True)
+        next(iter(generation))
+        session, size = device._session, device.info().image_bytes
+        crc = session.call(Type.UPDATE_CRC, pack_crc(Where.RUNNING_IMAGE, 0, size))
+        for kind in (Type.UPDATE_CONFIRM, Type.UPDATE_COMMIT):
+            assert refused(lambda k=kind: session.ask(k)) == (Status.E_BUSY, "update")
+        assert int.from_bytes(session.result(crc), "little") == zlib.crc32(images["large"].read_bytes())
+        device.cancel()
 
 
 TRACED = 400  # tokens: many times as long as a COMMIT takes
