@@ -9,6 +9,7 @@ import struct
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,7 +91,8 @@ def state_sector(sequence: int, *, active: int = 0, trial: int = 0) -> bytes:
 
 
 def with_states(*sectors: bytes, start: int = 0) -> io.BytesIO:
-    content = bytearray(start) + bytearray(volume.make_head(volume.plan(MIB)))
+    made = volume.plan(MIB)
+    content = bytearray(start) + bytearray(volume.make_head(made)).ljust(made.bytes, b"\0")
     for page, sector in enumerate(sectors, 1):
         content[start + page * PAGE : start + page * PAGE + 512] = sector
     return io.BytesIO(bytes(content))
@@ -111,6 +113,42 @@ def test_what_is_no_volume_or_damaged() -> None:
     assert volume.read(io.BytesIO(b""), 0, "card") is None
     with pytest.raises(FlashError, match="no valid boot state"):
         volume.read(with_states(bytes(512), b"\xff" * 512), 0, "card")
+
+
+@pytest.mark.parametrize("state", [{"active": 2}, {"trial": 3}, {"active": 1, "trial": 2}, {"active": 2**32 - 1}])
+def test_a_state_that_no_board_would_take_does_not_count(state: dict[str, int]) -> None:
+    found = volume.read(with_states(state_sector(8), state_sector(9, **state)), 0, "card")
+    assert found is not None and found[1].sequence == 8
+    with pytest.raises(FlashError, match="no valid boot state"):
+        volume.read(with_states(bytes(512), state_sector(9, **state)), 0, "card")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("offset", 0, "impossible"),
+        ("offset", MIB + 512, "impossible"),
+        ("bytes", 0, "impossible"),
+        ("bytes", 1 << 62, "its volume ends at byte"),
+        ("offset", 2**64 - PAGE, "its volume ends at byte"),
+        ("state_offset", 2**64 - PAGE, "its volume ends at byte"),
+        ("state_offset", 0, "impossible"),
+    ],
+)
+def test_parts_that_lie_nowhere_are_refused(field: str, value: int, words: str) -> None:
+    content = bytearray(with_states().getvalue())
+    head = np.frombuffer(content, volume.VOLUME, 1)[0]
+    (head if field == "state_offset" else head["slot"][1])[field] = value
+    content[508:512] = struct.pack("<I", zlib.crc32(content[:508]))
+    with pytest.raises(FlashError, match=words):
+        volume.read(io.BytesIO(content), 0, "card")
+
+
+def test_a_card_that_was_cut_off_is_said_to_be_too_small() -> None:
+    content = with_states().getvalue()
+    with pytest.raises(FlashError, match="and its volume ends at byte 5,242,880") as failed:
+        volume.read(io.BytesIO(content[:-1]), 0, "card")
+    assert "large enough" in failed.value.hint
 
 
 @pytest.mark.parametrize("at", [8, 12, 16, 63, 400, 508])

@@ -187,9 +187,9 @@ def test_damaged_bytes_give_a_trace_or_an_error(
 
 
 def test_trace_of_another_image_is_refused() -> None:
-    GOOD.also_for("ab" * 16).require_image("ab" * 16, "x.colibri")
+    GOOD.also_for("ab" * 16).require_image("ab" * 16, GOOD.experts, "x.colibri")
     with pytest.raises(UsageError, match="recorded with image 0000") as failed:
-        GOOD.require_image("ab" * 16, "x.colibri")
+        GOOD.require_image("ab" * 16, GOOD.experts, "x.colibri")
     assert "x.colibri is abab" in failed.value.message
 
 

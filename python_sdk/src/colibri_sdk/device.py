@@ -61,7 +61,11 @@ __all__ = [
 
 _MODE_NAMES = {0: "", StoreMode.MEMORY: "memory", StoreMode.BLOCK: "block", StoreMode.MAPPED: "mapped"}
 _SLOT_NAMES = {0: "", 1: "A", 2: "B"}
-_STATE_NAMES = {DeviceState.LOADING: "loading", DeviceState.READY: "ready", DeviceState.NO_MODEL: "no model"}
+_STATE_NAMES: dict[int, str] = {
+    DeviceState.LOADING: "loading",
+    DeviceState.READY: "ready",
+    DeviceState.NO_MODEL: "no model",
+}
 _LOAD_POLL_SECONDS = 0.1
 _MEANWHILE_SECONDS = 0.5
 _FAULT_KINDS = {1: "the processor trapped", 2: "the watchdog fired: no progress in time"}
@@ -326,7 +330,7 @@ class Device:
             architecture=info.architecture,
             firmware=hello.firmware,
             protocol=hello.version_max,
-            state=_STATE_NAMES.get(DeviceState(hello.state), str(hello.state)),
+            state=_STATE_NAMES.get(hello.state, str(hello.state)),
             model=info.model,
             model_architecture=info.model_architecture,
             image_id=hello.image_id,
@@ -496,6 +500,8 @@ class Device:
                     rows.append(messages.LogitRow.read(Reader(answer)).logits)
                 elif kind >= Type.RESULT:
                     break
+        if len({len(row) for row in rows}) != 1:
+            raise messages.MalformedError(f"the device gives {len(rows)} rows of logits, and not all of one length")
         layers = self._info.layers if self._info else 0
         return LogitsResult(np.stack(rows), [routes.at(position, layers) for position in range(len(ids))])
 

@@ -37,6 +37,9 @@ SECRET_BYTES = 64
 MAX_COUNTER = (1 << 64) - 1
 MAX_BOARD_BYTES = 31
 
+# A key file has a few hundred bytes; of others, which somebody may name instead, no more than that is read.
+_LARGEST_FILE = 1 << 16
+
 _UPDATE_AT = UPDATE["offset"].itemsize  # where the signed bytes of an update begin
 
 
@@ -227,8 +230,20 @@ def update_message(update: Any) -> bytes:
 def _check_terms(counter: int, board: str) -> None:
     if not 0 <= counter <= MAX_COUNTER:
         raise UsageError(f"a counter of {counter} is not possible", f"Choose 0 to {MAX_COUNTER}.")
-    if len(board.encode()) > MAX_BOARD_BYTES or "\0" in board:
-        raise UsageError(f"{board!r} is no board's name", "`colibri-sdk boards` lists them.")
+    check_board_name(board)
+
+
+def check_board_name(board: str) -> None:
+    """UsageError when no image or update can name such a board. Which boards there are is not looked at."""
+    try:
+        right = len(board.encode()) <= MAX_BOARD_BYTES and "\0" not in board
+    except UnicodeEncodeError:  # bytes of the command line that are no UTF-8
+        right = False
+    if not right:
+        raise UsageError(
+            f"{board!r} is no board's name, which has at most {MAX_BOARD_BYTES} bytes",
+            "`colibri-sdk boards` lists them.",
+        )
 
 
 def _check_signer(subject: str, key: PublicKey, key_id: bytes, signature: bytes, message: bytes) -> None:
@@ -267,10 +282,12 @@ def _refusal(subject: str, status: Status, where: str, problem: str, got: int = 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        fields = json.loads(path.read_text("utf-8"))
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_FILE).decode("utf-8")
+        fields = json.loads(text)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}", "Name a key file.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no key file", "`colibri-sdk keys new` makes them.") from error
     if not isinstance(fields, dict):
         raise UsageError(f"{path} is no key file", "`colibri-sdk keys new` makes them.")

@@ -166,6 +166,15 @@ def read(file: BinaryIO, start: int, name: str) -> tuple[Volume, BootState] | No
         )
     offsets, sizes = head["slot"]["offset"].tolist(), head["slot"]["bytes"].tolist()
     volume = Volume((offsets[0], offsets[1]), (sizes[0], sizes[1]), int(head["state_offset"]))
+    medium = file.seek(0, 2)
+    if any(number % PAGE or not number for number in (*offsets, *sizes, volume.state_offset)):
+        raise FlashError(f"{name}: the parts of its volume are impossible", "Write the card again.", target=name)
+    if start + volume.bytes > medium:
+        raise FlashError(
+            f"{name} has {medium:,} bytes, and its volume ends at byte {start + volume.bytes:,}",
+            "Use the whole card, or write one again that is large enough.",
+            target=name,
+        )
     return volume, _read_state(file, start + volume.state_offset, name)
 
 
@@ -175,13 +184,20 @@ def _read_state(file: BinaryIO, start: int, name: str) -> BootState:
         file.seek(start + page * PAGE)
         sector = file.read(SECTOR)
         if sector[: len(BOOT_STATE_MAGIC)] == BOOT_STATE_MAGIC and _is_sealed(sector):
-            states.append(np.frombuffer(sector, BOOT_STATE)[0])
+            state = np.frombuffer(sector, BOOT_STATE)[0]
+            if _is_possible(int(state["sequence"]), int(state["active"]), int(state["trial"])):
+                states.append(state)
     if not states:
         raise FlashError(f"{name} has no valid boot state", "Write the card again.", target=name)
     newest = max(states, key=lambda state: int(state["sequence"]))
     numbers = {field: int(newest[field]) for field in BootState.__dataclass_fields__}
     trial = numbers.pop("trial")
     return BootState(trial=trial - 1 if trial else None, **numbers)
+
+
+def _is_possible(sequence: int, active: int, trial: int) -> bool:
+    """As boot.c has it; `trial` counts from 1, 0 for none."""
+    return sequence != 0 and active < SLOTS and trial <= SLOTS and trial != active + 1
 
 
 def _sealed(sector: bytes) -> bytes:

@@ -190,6 +190,11 @@ class ImageFile:
         return max(0, self._section(SectionKind.EXPERTS).bytes - packed) // largest, largest
 
     @property
+    def experts_of_layers(self) -> tuple[int, ...]:
+        """How many each layer has; 0: it has no router."""
+        return tuple(int(layer["router"]["experts"]) for layer in self.layers)
+
+    @property
     def pins(self) -> dict[int, list[int]]:
         """Of each layer with pinned experts, these in the order in which they stay cached."""
         pinned = self.experts[self.experts["pin"] > 0]
@@ -199,8 +204,22 @@ class ImageFile:
             pins.setdefault(layer, []).append(expert)
         return pins
 
+    def expert_index(self, layer: int, expert: int) -> int:
+        """Which entry of the expert directory it is. UsageError when the model has no such expert."""
+        if not 0 <= layer < len(self.layers):
+            raise UsageError(f"{self.path.name} has {len(self.layers)} layers, none is {layer}", "Count from 0.")
+        record = self.layers[layer]
+        experts = int(record["router"]["experts"])
+        if not 0 <= expert < experts:
+            raise UsageError(
+                f"layer {layer} of {self.path.name} has {experts} experts, none is {expert}", "Count from 0."
+            )
+        return int(record["first_expert"]) + expert
+
     def place(self, index: int) -> Place:
         """The place of entry `index` of the expert directory, after updates."""
+        if index >= len(self.experts):
+            raise self._error(Status.E_IMAGE_EXPERT, "expert-dir", index, len(self.experts), "lacks experts")
         packed = self.experts[index]
         entry = self._replaced.get((int(packed["layer"]), int(packed["expert"])), packed)
         generation = 0 if entry is packed else int(entry["generation"])
@@ -234,15 +253,9 @@ class ImageFile:
 
     def expert_tensor(self, layer: int, expert: int, field: str) -> npt.NDArray[np.float32]:
         """`gate`, `up` or `down` of one expert as float32 [rows][cols]."""
-        record = self.layers[layer]
-        experts = int(record["router"]["experts"])
-        if not 0 <= expert < experts:
-            raise UsageError(f"layer {layer} has {experts} experts, not {expert}", "Count from 0.")
-        at = int(record["first_expert"]) + expert
-        if at >= len(self.experts):
-            raise self._error(Status.E_IMAGE_EXPERT, "expert-dir", at, len(self.experts), "lacks experts")
-        place = self.place(at)
-        return self._tensor(record["expert"][field]["weight"], place.offset, place.size, f"expert {layer}/{expert}")
+        place = self.place(self.expert_index(layer, expert))
+        tensor = self.layers[layer]["expert"][field]["weight"]
+        return self._tensor(tensor, place.offset, place.size, f"expert {layer}/{expert}")
 
     def rotary_tables(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Cosines and sines, each [context_max][rotary_dim / 2]."""

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from colibri_sdk.errors import TransferError
 from colibri_sdk.finish import Finish as Finish
+from colibri_sdk.image.layout import MAX_EXPERTS, MAX_LAYERS
 
 Logits = npt.NDArray[np.float32]
 HEADER = struct.Struct("<HHI")
@@ -84,6 +85,16 @@ class MalformedError(TransferError):
     """A message of the device cannot be read."""
 
 
+_VERSIONS = "Firmware and SDK may be of different versions: build and flash the firmware again."
+
+
+def bounded(what: str, value: int, most: int) -> int:
+    """The value; MalformedError when it is above `most`. For numbers that something is counted to, or looked up by."""
+    if value > most:
+        raise MalformedError(f"the device states {what} {value}, and {most} is the most there can be", _VERSIONS)
+    return value
+
+
 class Reader:
     """Reads a body field by field."""
 
@@ -99,7 +110,7 @@ class Reader:
         if count > self.left:
             raise MalformedError(
                 f"a message of the device ends after {len(self._data)} bytes, {count - self.left} too early",
-                "Firmware and SDK may be of different versions: build and flash the firmware again.",
+                _VERSIONS,
             )
         self._at += count
         return self._data[self._at - count : self._at]
@@ -246,8 +257,8 @@ class Info:
             kernels=kernels,
             vocab=vocab,
             hidden=hidden,
-            layers=layers,
-            max_experts=max_experts,
+            layers=bounded("layers", layers, MAX_LAYERS),
+            max_experts=bounded("experts", max_experts, MAX_EXPERTS),
             max_top_k=max_top_k,
             context=context,
             max_text_bytes=max_text_bytes,

@@ -103,6 +103,7 @@ class Peer:
     def _clear(self) -> None:
         self._expected = 0
         self._parts: list[bytes] = []
+        self._parts_bytes = 0
         self._ack_due = False
         self._nak_due = False
         self._nak_sent = float("-inf")
@@ -216,6 +217,10 @@ class Peer:
         if self.state is not State.OPENING or len(frame.payload) < _HELLO_LIMITS.size:
             return
         _, _, payload_max, self._max_message = _HELLO_LIMITS.unpack_from(frame.payload)
+        if payload_max == 0:
+            self.state = State.CLOSED
+            events.append(Lost("the device takes frames of 0 bytes", Status.E_REQUEST))
+            return
         self._payload_max = min(PAYLOAD_MAX, payload_max)
         self._credit = frame.credit
         self.state = State.OPEN
@@ -252,9 +257,14 @@ class Peer:
         self._expected = (self._expected + 1) % 256
         self._nak_sent = float("-inf")
         self._parts.append(frame.payload)
-        if frame.kind == Kind.DATA:
+        self._parts_bytes += len(frame.payload)
+        if self._parts_bytes > MAX_MESSAGE:
+            self.close()
+            events.append(Lost(f"the device sends a message of more than {MAX_MESSAGE} bytes", Status.E_REQUEST))
+        elif frame.kind == Kind.DATA:
             events.append(Message(b"".join(self._parts)))
             self._parts.clear()
+            self._parts_bytes = 0
 
     # ------------------------------------------------------------------------------------------------ to the line
 

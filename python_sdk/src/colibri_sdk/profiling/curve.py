@@ -72,7 +72,7 @@ def curve(
     Raises UsageError when the trace is of another image.
     """
     with ImageFile(image) as file:
-        trace.require_image(file.image_id, image.name)
+        trace.require_image(file.image_id, file.experts_of_layers, image.name)
         pins = file.pins
     blob = np.asarray(expert_bytes(image), np.uint64)
     uses = _by_layer(trace, np.diff(trace.step_first))

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from colibri_sdk.engine import Library
-from colibri_sdk.errors import UsageError
+from colibri_sdk.errors import ImageError, UsageError
 from colibri_sdk.image.layout import SectionKind
 from colibri_sdk.image.reader import ImageFile
 from colibri_sdk.image.recard import replace_sections
@@ -74,7 +74,7 @@ def write(image: Path, pins: Pins) -> str:
     pins, nothing is written and its identity and signature stay.
     """
     with ImageFile(image) as file:
-        experts = [int(layer["router"]["experts"]) for layer in file.layers]
+        experts = list(file.experts_of_layers)
         directory, old_id = file.experts.copy(), file.image_id
     wrong = next((layer for layer, order in pins.items() if not _possible(order, experts, layer)), None)
     if wrong is not None:
@@ -82,6 +82,11 @@ def write(image: Path, pins: Pins) -> str:
             f"layer {wrong} of {image.name} cannot pin {list(pins[wrong])}", "Each expert once, and only those it has."
         )
     numbers = pin_numbers(experts, pins)
+    if len(numbers) != len(directory):
+        raise ImageError(
+            f"{image.name} has {len(directory)} experts, and its layers are to have {len(numbers)}",
+            "Pack the model again.",
+        )
     if directory["pin"].tolist() == numbers:
         return old_id
     directory["pin"] = numbers

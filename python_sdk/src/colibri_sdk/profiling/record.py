@@ -77,7 +77,7 @@ def record(
     if not prompts:
         raise UsageError("no prompts to record", "Give a file with at least one.")
     with ImageFile(image) as file:
-        experts = tuple(int(layer["router"]["experts"]) for layer in file.layers)
+        experts = file.experts_of_layers
         image_id, model = file.image_id, file.model_name
     if not any(experts):
         raise UsageError(f"{image.name} has no experts: every token takes the same way", "Profile a MoE model.")

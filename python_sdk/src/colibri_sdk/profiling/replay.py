@@ -69,6 +69,6 @@ def expert_bytes(image: Path) -> tuple[int, ...]:
 
     with ImageFile(image) as file:
         return tuple(
-            int(file.experts[int(layer["first_expert"])]["bytes"]) if int(layer["router"]["experts"]) else 0
+            file.place(int(layer["first_expert"])).size if int(layer["router"]["experts"]) else 0
             for layer in file.layers
         )

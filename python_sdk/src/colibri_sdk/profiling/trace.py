@@ -26,8 +26,10 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import tokenize
 import zipfile
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,7 +54,7 @@ _ARRAYS = (
 # What NumPy and zipfile raise for damaged files.
 _UNREADABLE = (
     *(ValueError, LookupError, EOFError, RuntimeError, TypeError, MemoryError),
-    *(struct.error, zipfile.BadZipFile, zlib.error),
+    *(struct.error, zipfile.BadZipFile, zlib.error, OverflowError, tokenize.TokenError),
 )
 
 _AGAIN = "Record it with `colibri-sdk profile MODEL --prompts FILE -o TRACE`."
@@ -122,13 +124,16 @@ class RoutingTrace:
         """The same trace, for a further image that routes alike."""
         return self if image_id in self.image_ids else replace(self, image_ids=(*self.image_ids, image_id))
 
-    def require_image(self, image_id: str, name: str) -> None:
-        """Raises UsageError when the trace is of other images than the one with `image_id`, which is called `name`."""
+    def require_image(self, image_id: str, experts: Sequence[int], name: str) -> None:
+        """Raises UsageError when the trace is of other images than the one with `image_id`, which is called `name` and
+        whose layers have so many `experts`."""
         if image_id not in self.image_ids:
             raise UsageError(
                 f"the trace was recorded with image {self.image_ids[0]} ({self.model}); {name} is {image_id}",
                 "Give the image that it was recorded with, or record one of this image with `colibri-sdk profile`.",
             )
+        if tuple(experts) != self.experts:
+            raise UsageError(f"the trace names {name}, whose layers have other numbers of experts", _AGAIN)
 
 
 def save(trace: RoutingTrace, path: Path) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from colibri_sdk.errors import DeviceError, UsageError
 from colibri_sdk.image.layout import MAGIC, PAGE, UPDATE
 from colibri_sdk.image.reader import ImageFile
+from colibri_sdk.signing import check_board_name
 from colibri_sdk.status import Status
 from colibri_sdk.update.calls import UpdateCalls
 from colibri_sdk.update.content import Content, Range, differing, pieces_to_send
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from colibri_sdk.device import Device
     from colibri_sdk.update.signer import Signer
 
+# The highest generation that an expert can have.
+MAX_GENERATION = 2**32 - 1
 # How long the replacement before this one may take to come into effect: a token, on the slowest board.
 _EFFECT_SECONDS = 60.0
 _EFFECT_POLL_SECONDS = 0.2
@@ -58,7 +61,7 @@ def expert_content(path: Path, layer: int, expert: int) -> Iterator[Content]:
         raise UsageError(f"{path} cannot be read: {error.strerror}", "Name an image or a file with a blob.") from error
     if is_image:
         with ImageFile(path) as image:
-            place = image.place(_index(image, layer, expert))
+            place = image.place(image.expert_index(layer, expert))
             yield Content(lambda at, count: image.bytes_at(place.offset + at, count), place.size)
         return
     size = path.stat().st_size
@@ -92,24 +95,11 @@ def check_relation(path: Path, *, architecture: str, quantisation: str, hidden: 
             )
 
 
-def _index(image: ImageFile, layer: int, expert: int) -> int:
-    if not 0 <= layer < len(image.layers):
-        raise UsageError(f"{image.path.name} has {len(image.layers)} layers, none is {layer}", "Count from 0.")
-    record = image.layers[layer]
-    experts = int(record["router"]["experts"])
-    if not 0 <= expert < experts:
-        raise UsageError(f"layer {layer} of {image.path.name} has {experts} experts, none is {expert}", "Count from 0.")
-    return int(record["first_expert"]) + expert
-
-
 def describe_update(
     content: Content, layer: int, expert: int, *, generation: int, image_id: str, counter: int = 0, board: str = ""
 ) -> bytes:
     """The struct col_update of a blob, unsigned. `image_id`: of the image it is made for, hexadecimal."""
-    if len(board.encode()) >= 32:
-        raise UsageError(
-            f"a board's name has at most 31 bytes, not {len(board.encode())}", "Use the board file's name."
-        )
+    check_board_name(board)
     record = np.zeros((), UPDATE)
     record["bytes"] = content.bytes
     record["layer"], record["expert"], record["generation"] = layer, expert, generation
@@ -133,8 +123,8 @@ def update_expert(
     """Sends `content` as the expert of that place and has it take effect, between two tokens.
 
     signer: signs the update on its own terms, for boards that ask for that; UsageError where the device wants others.
-    prepared: a struct col_update that was made
-    elsewhere, signed or not; it is sent as it is.
+    prepared: a struct col_update that was made elsewhere, signed or not; it is sent as it is.
+    With neither the update is unsigned and has counter 0: only boards without a key take it, which look at no counter.
     What an earlier, interrupted attempt has brought does not travel again. Raises DeviceError with the device's reason,
     LinkLostError when the line breaks; the old expert is in effect then.
     """
@@ -145,14 +135,13 @@ def update_expert(
     if signer is not None:
         signer.check(info.board, status.counter)
     if prepared is None:
-        update = describe_update(
-            content,
-            layer,
-            expert,
-            generation=entry.generation + 1,
-            image_id=info.image_id,
-            counter=status.counter,
-        )
+        if entry.generation >= MAX_GENERATION:
+            raise UsageError(
+                f"the device says that expert {layer}/{expert} has been replaced {entry.generation} times: there is no "
+                "generation left",
+                "Replace the model as a whole: `colibri-sdk update model`, or `flash`.",
+            )
+        update = describe_update(content, layer, expert, generation=entry.generation + 1, image_id=info.image_id)
         update = signer.update(update, info.board) if signer else update
     else:
         update = prepared

@@ -7,7 +7,9 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-from colibri_sdk.link.messages import Reader
+from colibri_sdk.flash.volume import SLOTS
+from colibri_sdk.image.layout import MAX_EXPERTS, MAX_LAYERS
+from colibri_sdk.link.messages import Reader, bounded
 
 SECTOR = 512  # offsets into a target, and lengths, are multiples of it
 DATA_BYTES = 4096  # of one UPDATE_DATA; it may have up to 24 sectors, but several short ones fill the line better
@@ -71,10 +73,12 @@ class UpdateStatus:
         updates, updates_max, free_places, layer, expert, _ = reader.numbers("6I")
         sequence, counter, target_bytes, done, total, slot_bytes = reader.numbers("6Q")
         first, second = (reader.take(16) for _ in range(2))
+        for what, slot in (("running", running), ("active", active), ("trial", trial)):
+            bounded(f"{what} slot", slot, SLOTS)
         return cls(
             state=state,
-            kind=kind,
-            slots=slots,
+            kind=bounded("kind of update", kind, max(UpdateKind)),
+            slots=bounded("slots", slots, SLOTS),
             writable=bool(writable),
             running=running,
             active=active,
@@ -122,7 +126,7 @@ class Confirmed:
     @classmethod
     def read(cls, reader: Reader) -> Confirmed:
         active, counter = reader.numbers("B7xQ")
-        return cls(active, counter)
+        return cls(bounded("active slot", active, SLOTS), counter)
 
 
 @dataclass(frozen=True)
@@ -156,6 +160,7 @@ class DirectoryEntry:
 def read_directory(reader: Reader) -> tuple[int, list[DirectoryEntry]]:
     """DIRECTORY's result: how many entries there are in all, and those that are here."""
     total, count = reader.numbers("II")
+    bounded("experts", total, MAX_LAYERS * MAX_EXPERTS)
     entries = []
     for _ in range(count):
         layer, expert, generation, crc32, offset, size = reader.numbers("IIIIQQ")

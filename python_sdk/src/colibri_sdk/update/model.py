@@ -179,6 +179,8 @@ def host_twin(path: Path, ids: Sequence[int], tokens: int) -> str | None:
 def _probe(device: Device, path: Path, twin: Twin) -> Check:
     """A few tokens; their logits are compared with the twin's, bit by bit."""
     vocab = device.info().vocab
+    if vocab == 0:
+        return Check("probe", False, "it states a vocabulary of 0 tokens")
     ids = [number % vocab for number in _PROBE_IDS]
     try:
         result = device.generate(ids, max_tokens=_PROBE_TOKENS, ignore_eos=True).result

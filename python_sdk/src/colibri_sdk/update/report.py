@@ -107,7 +107,7 @@ def as_json(status: UpdateStatus) -> dict[str, Any]:
         "updates_max": status.updates_max,
         "updates_sequence": status.updates_sequence,
         "free_places": status.free_places,
-        "open": None if status.state == UpdateState.IDLE else UpdateKind(status.kind).name.lower(),
+        "open": None if status.state == UpdateState.IDLE or not status.kind else UpdateKind(status.kind).name.lower(),
         "target_bytes": status.target_bytes,
         "advice": advice(status),
     }

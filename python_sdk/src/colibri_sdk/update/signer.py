@@ -18,7 +18,7 @@ from colibri_sdk.flash.contents import Signed
 from colibri_sdk.image.layout import MAGIC, UPDATE
 from colibri_sdk.image.reader import ImageFile
 from colibri_sdk.image.signature import Signature
-from colibri_sdk.signing import PrivateKey, PublicKey, sign_image, sign_update
+from colibri_sdk.signing import PrivateKey, PublicKey, check_board_name, sign_image, sign_update
 
 # The highest generation of an expert that is signed on the way, for that is one more than a device says it has. Beyond,
 # who has the key says it (`update sign --generation`), and always can: there are 2^32.
@@ -48,10 +48,13 @@ class Signer:
                 "If the key's owner has signed with that counter before, give it with --counter: boards that take "
                 "this refuse everything below it from then on.",
             )
-        if not board and not self.any_board:
+        if self.any_board:
+            return
+        if not board:
             raise UsageError(
                 "the device does not say which board it is", "Sign for any board, with --any-board, or update another."
             )
+        check_board_name(board)
 
     def update(self, update: bytes, board: str) -> bytes:
         """A struct col_update, signed for `board` with this counter."""
