@@ -30,6 +30,7 @@ SOURCES = (
     "tokenizer_unigram.c",
     "tokenizer_encode.c",
     "template.c",
+    "compare.c",
     "detail.c",
 )
 HUMMINGBIRD = ROOT / "models" / "hummingbird"

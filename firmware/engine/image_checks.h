@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * image_checks.h: small tools of the image's checks, private to image_*.c. */
+ * image_checks.h: small tools of the checks of images: private to image_*.c, but for those of the first page. */
 #ifndef COLIBRI_IMAGE_CHECKS_H
 #define COLIBRI_IMAGE_CHECKS_H
 
+#include "compare.h"
 #include "detail.h"
 #include "image_view.h"
 
@@ -16,18 +17,15 @@
         }                                                                                                              \
     } while (0)
 
-static inline bool col_all_zero(const uint32_t *word, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        if (word[i] != 0u) {
-            return false;
-        }
-    }
-    return true;
-}
+/* The field holds a text, NUL-padded, with at least one NUL. */
+bool col_name_ok(const char *field, size_t bytes);
 
-/* The field holds exactly `text`, NUL-padded; NULL: any text with at least one NUL. */
-bool col_name_ok(const char *field, size_t bytes, const char *text);
+/* The first eight bytes of a structure are `magic`. Otherwise `failure`, and in *detail the first byte that differs. */
+COLIBRI_MUST_CHECK bool col_check_magic(const uint8_t found[8], const char *magic, const char *where,
+                                        struct colibri_detail *detail);
+
+/* What header_crc32 must be on an image's first page. */
+uint32_t col_header_crc32(const uint8_t *page);
 
 /* col_model and the tables that it sizes; fills image->model, cosines and sines. */
 COLIBRI_MUST_CHECK colibri_status col_check_model(struct col_image *image, struct colibri_detail *detail);

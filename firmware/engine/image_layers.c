@@ -210,8 +210,8 @@ colibri_status col_check_model(struct col_image *image, struct colibri_detail *d
             wrong(c, "eos", m->eos[i], m->vocab);
         }
     }
-    if (!col_name_ok(m->architecture, sizeof m->architecture, NULL) ||
-        !col_name_ok(m->quantisation, sizeof m->quantisation, NULL)) {
+    if (!col_name_ok(m->architecture, sizeof m->architecture) ||
+        !col_name_ok(m->quantisation, sizeof m->quantisation)) {
         fail(c, COLIBRI_E_IMAGE_SECTION, "model", 1, 0);
     }
     zeros(c, m->reserved, 4, "model");

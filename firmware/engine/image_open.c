@@ -8,39 +8,13 @@
 
 #include "image_checks.h"
 
-#define HEADER_CRC_OFFSET ((uint32_t)offsetof(struct col_header, header_crc32))
-
-static const char *const section_names[COL_SECTION_LAST + 1] = {
+/* As they stand in the directory, NUL-padded. */
+static const char section_names[COL_SECTION_LAST + 1][sizeof(((struct col_section *)0)->name)] = {
     [COL_SECTION_MODEL] = "model",         [COL_SECTION_LAYERS] = "layers",     [COL_SECTION_TOKENIZER] = "tokenizer",
     [COL_SECTION_TEMPLATE] = "template",   [COL_SECTION_ROPE] = "rope",         [COL_SECTION_RESIDENT] = "resident",
     [COL_SECTION_EXPERT_DIR] = "expert-dir", [COL_SECTION_CARD] = "card",       [COL_SECTION_SIGNATURE] = "signature",
     [COL_SECTION_UPDATES] = "updates",     [COL_SECTION_EXPERTS] = "experts",
 };
-
-bool col_name_ok(const char *field, size_t bytes, const char *text)
-{
-    size_t length = 0;
-    while (length < bytes && field[length] != '\0') {
-        length++;
-    }
-    if (length == bytes) {
-        return false;
-    }
-    for (size_t i = length; i < bytes; i++) {
-        if (field[i] != '\0') {
-            return false;
-        }
-    }
-    if (text == NULL) {
-        return true;
-    }
-    for (size_t i = 0; i <= length; i++) {
-        if (field[i] != text[i]) {
-            return false;
-        }
-    }
-    return true;
-}
 
 static colibri_status check_header(struct col_image *image, struct colibri_detail *detail)
 {
@@ -51,18 +25,13 @@ static colibri_status check_header(struct col_image *image, struct colibri_detai
         return col_fail(COLIBRI_E_IMAGE_SIZE, detail, "header", image->bytes, COL_PAGE);
     }
     const struct col_header *h = image->header = (const void *)image->base;
-    for (size_t i = 0; i < sizeof h->magic; i++) {
-        if (h->magic[i] != (uint8_t)COL_IMAGE_MAGIC[i]) {
-            return col_fail(COLIBRI_E_IMAGE_MAGIC, detail, "header", h->magic[i], (uint8_t)COL_IMAGE_MAGIC[i]);
-        }
+    if (!col_check_magic(h->magic, COL_IMAGE_MAGIC, "header", detail)) {
+        return COLIBRI_E_IMAGE_MAGIC;
     }
     if (h->format_version != COL_FORMAT_VERSION) {
         return col_fail(COLIBRI_E_IMAGE_VERSION, detail, "format version", h->format_version, COL_FORMAT_VERSION);
     }
-    const uint32_t zero = 0;
-    uint32_t crc = colibri_crc32(0, image->base, HEADER_CRC_OFFSET);
-    crc = colibri_crc32(crc, &zero, sizeof zero);
-    crc = colibri_crc32(crc, image->base + HEADER_CRC_OFFSET + 4u, COL_PAGE - HEADER_CRC_OFFSET - 4u);
+    const uint32_t crc = col_header_crc32(image->base);
     if (crc != h->header_crc32) {
         return col_fail(COLIBRI_E_IMAGE_CHECKSUM, detail, "header", crc, h->header_crc32);
     }
@@ -82,7 +51,7 @@ static colibri_status check_header(struct col_image *image, struct colibri_detai
     if (h->prng != COL_PRNG_SPLITMIX64) {
         return col_fail(COLIBRI_E_IMAGE_UNSUPPORTED, detail, "prng", h->prng, COL_PRNG_SPLITMIX64);
     }
-    if (!col_name_ok(h->model_name, sizeof h->model_name, NULL) || !col_all_zero(h->reserved, 6)) {
+    if (!col_name_ok(h->model_name, sizeof h->model_name) || !col_all_zero(h->reserved, 6)) {
         return col_fail(COLIBRI_E_IMAGE_SECTION, detail, "header", 1, 0);
     }
     return COLIBRI_OK;
@@ -105,7 +74,7 @@ static colibri_status check_directory(struct col_image *image, struct colibri_de
             return col_fail(COLIBRI_E_IMAGE_SECTION, detail, name, s->kind, last_kind + 1u);
         }
         last_kind = s->kind;
-        if (!col_name_ok(s->name, sizeof s->name, name) || !col_all_zero(s->reserved, 6)) {
+        if (!col_same_bytes(s->name, name, sizeof s->name) || !col_all_zero(s->reserved, 6)) {
             return col_fail(COLIBRI_E_IMAGE_SECTION, detail, name, i, s->kind);
         }
         if (s->offset % COL_PAGE != 0u || s->offset < end) {
@@ -188,7 +157,6 @@ static bool unsigned_ok(const struct col_signature *s)
 /* The signature's form. Whether it is right, and whose, is the runtime's to verify. */
 static colibri_status check_signature(struct col_image *image, struct colibri_detail *detail)
 {
-    static const uint8_t magic[] = COL_SIGNATURE_MAGIC;
     const struct col_section *section = image->section[COL_SECTION_SIGNATURE];
     if (section->bytes != sizeof(struct col_signature)) {
         return col_fail(COLIBRI_E_IMAGE_DIMENSION, detail, "signature", section->bytes, sizeof(struct col_signature));
@@ -198,10 +166,8 @@ static colibri_status check_signature(struct col_image *image, struct colibri_de
     if (crc != s->crc32) {
         return col_fail(COLIBRI_E_IMAGE_CHECKSUM, detail, "signature", crc, s->crc32);
     }
-    for (size_t i = 0; i < sizeof s->magic; i++) {
-        if (s->magic[i] != magic[i]) {
-            return col_fail(COLIBRI_E_IMAGE_SECTION, detail, "signature", s->magic[i], magic[i]);
-        }
+    if (!col_check_magic(s->magic, COL_SIGNATURE_MAGIC, "signature", detail)) {
+        return COLIBRI_E_IMAGE_SECTION;
     }
     if (s->version != COL_SIGNATURE_VERSION) {
         return col_fail(COLIBRI_E_IMAGE_UNSUPPORTED, detail, "signature", s->version, COL_SIGNATURE_VERSION);
@@ -209,7 +175,7 @@ static colibri_status check_signature(struct col_image *image, struct colibri_de
     if (s->algorithm != COL_SIGNATURE_NONE && s->algorithm != COL_SIGNATURE_EDDSA) {
         return col_fail(COLIBRI_E_IMAGE_UNSUPPORTED, detail, "signature", s->algorithm, COL_SIGNATURE_EDDSA);
     }
-    if (!col_name_ok(s->board, sizeof s->board, NULL) || !col_all_zero(s->reserved, 13) ||
+    if (!col_name_ok(s->board, sizeof s->board) || !col_all_zero(s->reserved, 13) ||
         (s->algorithm == COL_SIGNATURE_NONE && !unsigned_ok(s))) {
         return col_fail(COLIBRI_E_IMAGE_SECTION, detail, "signature", 1, 0);
     }

@@ -9,24 +9,14 @@
 
 #define HEAD_CRC_OFFSET offsetof(struct col_update_head, crc32)
 
-static bool same_bytes(const uint8_t *a, const uint8_t *b, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++) {
-        if (a[i] != b[i]) {
-            return false;
-        }
-    }
-    return true;
-}
-
 bool col_updates_whole(const struct col_update_head *copy, uint64_t copy_bytes, const uint8_t image_id[16])
 {
     static const uint8_t magic[] = COL_UPDATES_MAGIC;
     const uint8_t *entries = (const uint8_t *)copy + sizeof *copy;
-    return same_bytes(copy->magic, magic, sizeof copy->magic) &&
+    return col_same_bytes(copy->magic, magic, sizeof copy->magic) &&
            colibri_crc32(0, copy, HEAD_CRC_OFFSET) == copy->crc32 && copy->sequence > 0u &&
            copy->count <= (copy_bytes - sizeof *copy) / sizeof(struct col_update) &&
-           same_bytes(copy->image_id, image_id, sizeof copy->image_id) && col_all_zero(copy->reserved, 117) &&
+           col_same_bytes(copy->image_id, image_id, sizeof copy->image_id) && col_all_zero(copy->reserved, 117) &&
            colibri_crc32(0, entries, (size_t)copy->count * sizeof(struct col_update)) == copy->entries_crc32;
 }
 
@@ -85,8 +75,8 @@ bool col_update_ok(const struct col_image *image, const struct col_update *updat
     const struct col_layer *l = update->layer < image->model->layers ? &image->layer[update->layer] : NULL;
     return l != NULL && update->expert < l->router.experts && update->bytes == l->expert_bytes &&
            update->generation != 0u &&
-           same_bytes(update->image_id, image->header->image_id, sizeof update->image_id) &&
-           col_name_ok(update->board, sizeof update->board, NULL) && col_all_zero(update->reserved, 14);
+           col_same_bytes(update->image_id, image->header->image_id, sizeof update->image_id) &&
+           col_name_ok(update->board, sizeof update->board) && col_all_zero(update->reserved, 14);
 }
 
 colibri_status col_updates_check(const struct col_image *image, const struct col_update *update, uint32_t count,

@@ -3,6 +3,7 @@
  * stream.c: see stream.h. What can't be shown yet is at most a stop string's beginning and a character's beginning. */
 #include "stream.h"
 
+#include "compare.h"
 #include "utf8.h"
 
 void col_stream_layout(struct col_stream *stream, struct col_arena *arena, uint32_t max_token_bytes)
@@ -18,23 +19,13 @@ void col_stream_reset(struct col_stream *stream)
     stream->begun = false;
 }
 
-static bool equal(const char *a, const char *b, uint32_t bytes)
-{
-    for (uint32_t i = 0; i < bytes; i++) {
-        if (a[i] != b[i]) {
-            return false;
-        }
-    }
-    return true;
-}
-
 /* Where the first stop string begins; the text's length when there is none. */
 static uint32_t find_stop(const struct col_stream *stream, const struct colibri_request *request)
 {
     for (uint32_t at = 0; at < stream->length; at++) {
         for (uint32_t s = 0; s < request->stop_count; s++) {
             const uint32_t bytes = request->stop_bytes[s];
-            if (bytes <= stream->length - at && equal(stream->text + at, request->stop[s], bytes)) {
+            if (bytes <= stream->length - at && col_same_bytes(stream->text + at, request->stop[s], bytes)) {
                 return at;
             }
         }
@@ -48,7 +39,7 @@ static uint32_t find_beginning(const struct col_stream *stream, const struct col
     for (uint32_t at = 0; at < stream->length; at++) {
         for (uint32_t s = 0; s < request->stop_count; s++) {
             const uint32_t rest = stream->length - at;
-            if (rest < request->stop_bytes[s] && equal(stream->text + at, request->stop[s], rest)) {
+            if (rest < request->stop_bytes[s] && col_same_bytes(stream->text + at, request->stop[s], rest)) {
                 return at;
             }
         }

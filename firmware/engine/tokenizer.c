@@ -4,6 +4,7 @@
  */
 #include "tokenizer.h"
 
+#include "compare.h"
 #include "detail.h"
 #include "rewrite.h"
 #include "vocabulary.h"
@@ -198,16 +199,6 @@ static colibri_status check_bytes(const struct col_tokenizer_view *view, struct 
     return COLIBRI_OK;
 }
 
-static bool equal(const uint8_t *a, const uint8_t *b, uint32_t bytes)
-{
-    for (uint32_t i = 0; i < bytes; i++) {
-        if (a[i] != b[i]) {
-            return false;
-        }
-    }
-    return true;
-}
-
 /* Whether the text of `whole` is that of `left` followed by that of `right`. */
 static bool is_joined(const struct col_tokenizer_view *view, uint32_t whole, uint32_t left, uint32_t right)
 {
@@ -218,8 +209,8 @@ static bool is_joined(const struct col_tokenizer_view *view, uint32_t whole, uin
     if ((uint64_t)left_length + right_length != text_length(view, whole)) {
         return false;
     }
-    return equal(pool + offset[whole], pool + offset[left], left_length) &&
-           equal(pool + offset[whole] + left_length, pool + offset[right], right_length);
+    return col_same_bytes(pool + offset[whole], pool + offset[left], left_length) &&
+           col_same_bytes(pool + offset[whole] + left_length, pool + offset[right], right_length);
 }
 
 static colibri_status check_merges(const struct col_tokenizer_view *view, struct colibri_detail *detail)

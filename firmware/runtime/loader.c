@@ -3,8 +3,7 @@
  * loader.c: from a medium to memory, see loader.h. It looks at an image's first page only. */
 #include "loader.h"
 
-#include "../engine/detail.h"
-#include "../engine/image.h"
+#include "../engine/image_checks.h"
 #include "messages.h"
 
 /* 64 KB per command gets most of an SD card's speed. While somebody talks: 4 KB, about a millisecond on a slow card,
@@ -25,18 +24,11 @@ static colibri_status read_blocks(const struct loader *loader, uint64_t block, u
 /* The page's own checksum: a damaged size must not steer the reads. */
 static colibri_status check_header(const uint8_t *page, struct colibri_detail *detail)
 {
-    static const uint8_t magic[8] = COL_IMAGE_MAGIC;
-    for (size_t i = 0; i < sizeof magic; i++) {
-        if (page[i] != magic[i]) {
-            return col_fail(COLIBRI_E_IMAGE_MAGIC, detail, "header", page[i], magic[i]);
-        }
+    if (!col_check_magic(page, COL_IMAGE_MAGIC, "header", detail)) {
+        return COLIBRI_E_IMAGE_MAGIC;
     }
-    const size_t crc_at = offsetof(struct col_header, header_crc32);
-    const uint8_t zeros[4] = {0};
-    uint32_t crc = colibri_crc32(0, page, crc_at);
-    crc = colibri_crc32(crc, zeros, sizeof zeros);
-    crc = colibri_crc32(crc, page + crc_at + 4, COL_PAGE - crc_at - 4);
-    const uint32_t stated = load_u32(page + crc_at);
+    const uint32_t crc = col_header_crc32(page);
+    const uint32_t stated = load_u32(page + offsetof(struct col_header, header_crc32));
     return crc == stated ? COLIBRI_OK : col_fail(COLIBRI_E_IMAGE_CHECKSUM, detail, "header", crc, stated);
 }
 

@@ -3,6 +3,7 @@
  * service.c: dispatch, and the requests that do not run the model, see service.h. */
 #include "service.h"
 
+#include "../engine/detail.h"
 #include "fault.h"
 #include "generation.h"
 #include "setup.h"
@@ -48,10 +49,8 @@ void service_error(struct service *service, const struct request *request, colib
 
 void service_malformed(struct service *service, const struct request *request, const char *where)
 {
-    struct colibri_detail detail = {.got = request->body.bytes, .wanted = request->body.at};
-    for (size_t i = 0; where[i] != '\0' && i + 1 < sizeof detail.where; i++) {
-        detail.where[i] = where[i];
-    }
+    struct colibri_detail detail;
+    col_detail_set(&detail, where, request->body.bytes, request->body.at);
     service_error(service, request, COLIBRI_E_REQUEST, &detail);
 }
 

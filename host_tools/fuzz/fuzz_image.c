@@ -14,11 +14,11 @@
  * The kernels' self-test is replaced by one that says yes: it has nothing to do with the input and takes longer than
  * everything else.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "colibri.h"
-#include "image.h"
+#include "fuzz.h"
+#include "image_checks.h"
 #include "numeric.h"
 
 #define MAX_INPUT (1u << 20)
@@ -26,17 +26,6 @@
 #define MAX_POLLS 3000u /* of the poll hook, that is at most some 64 K multiply-adds each */
 #define MAX_TEXT 128u
 #define GENERATED 4u
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned int seed);
-size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t capacity);
-
-static void require(bool condition)
-{
-    if (!condition) {
-        abort();
-    }
-}
 
 colibri_status colibri_selftest(const char *kernels, void *scratch, size_t scratch_bytes,
                                 struct colibri_selftest_report *report)
@@ -93,15 +82,6 @@ static struct col_section find_section(const uint8_t *image, size_t size, uint32
         }
     }
     return (struct col_section){.bytes = 0};
-}
-
-static uint32_t header_checksum(const uint8_t *image)
-{
-    static const uint8_t zero[4];
-    const size_t at = offsetof(struct col_header, header_crc32);
-    uint32_t crc = colibri_crc32(0, image, at);
-    crc = colibri_crc32(crc, zero, sizeof zero);
-    return colibri_crc32(crc, image + at + sizeof zero, COL_PAGE - at - sizeof zero);
 }
 
 /* The checksums of one copy of the table of updates, and those of the experts that it names; its image id, too. */
@@ -166,7 +146,7 @@ static void fix_checksums(uint8_t *image, size_t size)
             memcpy(image + sizeof(struct col_header) + (size_t)i * sizeof s, &s, sizeof s);
         }
     }
-    const uint32_t crc = header_checksum(image);
+    const uint32_t crc = col_header_crc32(image);
     memcpy(image + offsetof(struct col_header, header_crc32), &crc, sizeof crc);
 }
 
@@ -409,7 +389,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size >= COL_PAGE) {
         uint32_t stored;
         memcpy(&stored, image + offsetof(struct col_header, header_crc32), sizeof stored);
-        if (stored != header_checksum(image)) {
+        if (stored != col_header_crc32(image)) {
             fix_checksums(image, size);
         }
     }

@@ -9,8 +9,6 @@
  * numbered frames are in turn, and no request is answered twice.
  */
 #include <setjmp.h>
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "../../firmware/hal/hal.h"
@@ -18,6 +16,7 @@
 #include "../../firmware/runtime/messages.h"
 #include "../../firmware/runtime/runtime.h"
 #include "../../tests/link/fake_engine.c"
+#include "fuzz.h"
 
 #define MICROSECONDS 1000000u
 #define LIMIT_SECONDS 60u
@@ -52,13 +51,6 @@ static struct {
 
 static uint8_t memory[131072] __attribute__((aligned(4096)));
 static uint8_t image[4096] __attribute__((aligned(64))) = "C";
-
-static void require(bool condition)
-{
-    if (!condition) {
-        abort();
-    }
-}
 
 /* ------------------------------------------------------------------------------------------------------ the script */
 
@@ -277,8 +269,6 @@ void hal_provoke_fault(uint32_t kind)
 static const struct hal_console_api console_api = {.read = console_read, .write = console_write, .wait = console_wait};
 static const struct hal_clock_api clock_api = {.ticks = clock_ticks, .ticks_per_second = clock_rate};
 static const struct hal_power_api power_api = {.reset = power_reset};
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -7,25 +7,14 @@
  * leaving its memory, never give a special token for text but the unknown one, and, where it goes byte by byte, spell the
  * text again by its ids.
  */
+#include <string.h>
+
+#include "fuzz.h"
 #include "template.h"
 #include "utf8.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #define HEAD_BYTES 16u
 #define MAX_TEXT 4096u /* the time per run is for many inputs, not for long texts */
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned int seed);
-size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t capacity);
-
-static void require(int condition)
-{
-    if (!condition) {
-        abort();
-    }
-}
 
 /* A copy of exactly that size, so that the sanitizer sees any access beyond it. */
 static uint8_t *exact(const uint8_t *data, size_t bytes)

@@ -49,7 +49,7 @@ int shim_stream(const uint8_t *text, const uint32_t *bytes, uint32_t count, cons
 
 @pytest.fixture(scope="module")
 def stream(tmp_path_factory: pytest.TempPathFactory) -> Native:
-    sources = ["stream.c", "arena.c", "utf8.c"]
+    sources = ["stream.c", "arena.c", "compare.c", "utf8.c"]
     return Native(
         shared_object(tmp_path_factory.mktemp("stream"), sources, SHIM),
         "int shim_stream(const uint8_t *, const uint32_t *, uint32_t, const char *, const uint32_t *, uint32_t,"

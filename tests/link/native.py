@@ -20,7 +20,9 @@ SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-o
 # In a library that Python loads, AddressSanitizer would have to be loaded before Python itself.
 UNDEFINED = ["-fsanitize=undefined", "-fno-sanitize-recover=all", "-fPIC", "-shared"]
 # What the runtime needs of the engine beside the engine itself.
-ENGINE_PARTS = [ENGINE / name for name in ("crc32.c", "detail.c", "sha256.c", "status.c")]
+ENGINE_PARTS = [
+    ENGINE / name for name in ("compare.c", "crc32.c", "detail.c", "image_checks.c", "sha256.c", "status.c")
+]
 FAKE_ENGINE = [HERE / "fake_engine.c", *ENGINE_PARTS]
 
 

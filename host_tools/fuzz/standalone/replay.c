@@ -6,13 +6,10 @@
  *     replay FILE | DIRECTORY ...      each file, and each file of each directory, in the order of their names
  */
 #include <dirent.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t capacity);
+#include "../fuzz.h"
 
 /* Targets with a mutator of their own name this; nothing mutates here. */
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t capacity)
