@@ -38,27 +38,28 @@ def test_formats_differ_from_each_other(hummingbird: PackModel, repo_root: Path,
     assert reference_run(tmp_path / "same.colibri").logits_sha256 == hashes["f32"]
 
 
-@each(BOARDS)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"quant": "experts=q4,head=i8,layers.1.attention=f16", "router": "integer", "kv": "q8"},
-        {"quant": "q8", "router": "hash", "kv": "f32", "expert_map": "2:8"},
-    ],
-    ids=["integer", "hash"],
-)
-def test_what_packing_can_choose(
-    repo_root: Path, tmp_path: Path, emulated: Callable[..., Any], place: Place, options: dict[str, str]
-) -> None:
-    """Plans, routers, maps and the q8 cache."""
+CHOSEN: dict[str, dict[str, str]] = {
+    "integer": {"quant": "experts=q4,head=i8,layers.1.attention=f16", "router": "integer", "kv": "q8"},
+    "hash": {"quant": "q8", "router": "hash", "kv": "f32", "expert_map": "2:8"},
+}
+
+
+@pytest.fixture(scope="module", params=CHOSEN)
+def chosen(request: pytest.FixtureRequest, repo_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from colibri_sdk.convert import pack
 
-    image = tmp_path / "chosen.colibri"
-    pack(repo_root / "models" / "hummingbird", image, **options)  # type: ignore[arg-type]
-    device = emulated(place.board, image, **place.options)
+    image = tmp_path_factory.mktemp("chosen") / "chosen.colibri"
+    pack(repo_root / "models" / "hummingbird", image, **CHOSEN[request.param])  # type: ignore[arg-type]
+    return image
+
+
+@each(BOARDS)
+def test_what_packing_can_choose(chosen: Path, emulated: Callable[..., Any], place: Place) -> None:
+    """Plans, routers, maps and the q8 cache."""
+    device = emulated(place.board, chosen, **place.options)
     generation = device.generate(PROMPT, max_tokens=GENERATED, ignore_eos=True)
     ids = tuple(token.id for token in generation)
-    assert Run(ids, generation.result.logits_sha256) == reference_run(image)
+    assert Run(ids, generation.result.logits_sha256) == reference_run(chosen)
 
 
 @each(PLACES)
