@@ -5,28 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from acceptance import BOARDS, PROMPT, Place, each
+from colibri_sdk.device import Device
 from colibri_sdk.errors import ColibriError
 
 PackModel = Callable[[str], Path]
 
 
-@pytest.mark.parametrize("quant", ["q8", "f32"])
-@each(BOARDS)
-def test_plan_is_the_high_water_mark_and_the_canary_lives(
-    hummingbird: PackModel, emulated: Callable[..., Any], place: Place, quant: str
-) -> None:
+def check_that_a_full_context_takes_what_was_planned(device: Device, image: Path, prompt: str | list[int]) -> None:
     """A generation that fills the whole context uses every region as far as it is ever used."""
     from colibri_sdk.engine import Library
 
-    image = hummingbird(quant)
     plan = Library.load().plan(image)
-    device = emulated(place.board, image)
-    generation = device.generate(PROMPT, ignore_eos=True)
+    generation = device.generate(prompt, ignore_eos=True)
     for _ in generation:
         pass
     assert generation.result.finish_reason == "context"
@@ -37,6 +31,21 @@ def test_plan_is_the_high_water_mark_and_the_canary_lives(
     assert stats.canary_intact
     assert device.info().arena_bytes == plan.arena_bytes
     assert device.info().image_bytes == image.stat().st_size
+
+
+@each(BOARDS)
+def test_plan_is_the_high_water_mark_and_the_canary_lives(
+    hummingbird: PackModel, emulated: Callable[..., Device], place: Place
+) -> None:
+    image = hummingbird("q8")
+    check_that_a_full_context_takes_what_was_planned(emulated(place.board, image), image, PROMPT)
+
+
+@each(BOARDS)
+def test_the_same_with_float_weights(tiny_mixtral: PackModel, emulated: Callable[..., Device], place: Place) -> None:
+    """Of a smaller model, because float products take emulated boards long."""
+    image = tiny_mixtral("f32")
+    check_that_a_full_context_takes_what_was_planned(emulated(place.board, image), image, list(range(21)))
 
 
 @pytest.mark.parametrize("quant", ["q8", "q4", "f16", "f32"])
