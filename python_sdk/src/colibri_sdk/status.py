@@ -104,7 +104,7 @@ _HINTS = {
     Status.E_COUNTER: "Sign it again with a higher --counter; `colibri-sdk update status` shows the device's.",
     Status.E_OTHER_BOARD: "Sign it again with this board's name as --board, or without --board for any board.",
     Status.E_UPDATE_STATE: "Ask `colibri-sdk update status` what the device is doing, and start the update again.",
-    Status.E_UPDATE_PLACE: "Pack the model with --spare 1 or more; for whole models, flash a card with --slots 2.",
+    Status.E_UPDATE_PLACE: "Pack with a --spare place for each length of experts; for models, flash with --slots 2.",
     Status.E_UPDATE_BASE: "Make the update for the image that the device runs: `colibri-sdk update status` names it.",
     Status.E_READ_ONLY: "Take off the card's write protection, or write it elsewhere with `colibri-sdk flash`.",
 }

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     type=click.IntRange(0, 64),
     default=1,
     show_default=True,
-    help="Places for experts that are replaced in the field. One is enough for any number of them, one by one.",
+    help="Places for experts that are replaced in the field. One for each length of experts is enough, one by one.",
 )
 @click.option("--expert-map", metavar="FIRST:TOKENS", help="FIRST experts, and one more for every TOKENS of prompt.")
 @output.json_option

@@ -59,8 +59,8 @@ def pack(
     q8, by default f32 with a plan of f32 and f16 else; `context` the largest number of positions, by default what the
     model was made for; `router` float, integer or hash; `expert_map` FIRST:TOKENS. `report` measures the error of every
     matrix; `calibrate` that and, beside the model in float32, perplexity and divergence; both put it into the card.
-    `spare` is the number of places for experts that are replaced in the field; one is enough to replace any number of
-    them one after the other.
+    `spare` is the number of places for experts that are replaced in the field; as many as there are lengths of experts
+    (one, unless layers have formats of their own) are enough to replace any number of them one after the other.
     `log` gets a line for each thing measured.
 
     The same checkpoint, text and options give the same bytes. Raises UsageError for a wrong option and CheckpointError
