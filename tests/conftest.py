@@ -2,7 +2,9 @@
 """Fixtures that several parts of the suite share: what takes long is built once in a session.
 
 repo_root           the checkout
+once                made_once.MadeOnce of this run
 host_library        path of libcolibri for this machine, built once
+sim_library         the runtime with the fake engine in virtual time, for link.virtual
 hummingbird         hummingbird("q8") -> path of the packed demo model, packed once for each quantisation
 tiny_mixtral        tiny_mixtral("f32") -> path of the packed random checkpoint of tests/parity/mixtral
 tiny                tiny("gpt_oss", "q8") -> the same of any checkpoint there, a directory for each architecture
@@ -26,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from colibri_sdk.errors import ColibriError
+from made_once import MadeOnce
 
 if TYPE_CHECKING:
     from colibri_sdk.build import Firmware
@@ -58,10 +61,26 @@ def repo_root() -> Path:
 
 
 @pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> MadeOnce:
+    return MadeOnce(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
 def host_library() -> Path:
     from colibri_sdk.build import build_host_library
 
     return build_host_library()
+
+
+@pytest.fixture(scope="session")
+def sim_library(once: MadeOnce) -> Path:
+    from link import native
+
+    def make(directory: Path) -> None:
+        sources = [native.HERE / "sim.c", *native.runtime_sources(), *native.FAKE_ENGINE]
+        native.compile_c(directory / "sim.so", sources, native.UNDEFINED)
+
+    return once("sim", make) / "sim.so"
 
 
 def _packer(source: Path, directory: Path) -> PackModel:

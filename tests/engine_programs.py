@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from kernel_programs import SEPARATE, TOOLCHAINS, kernel_objects
+from made_once import MadeOnce
 from native import ENGINE
 
 HERE = Path(__file__).resolve().parent / "engine"
@@ -20,27 +20,26 @@ def prompt(vocab: int) -> list[int]:
     return [((i * 2654435761) % 2**32 >> 7) % vocab for i in range(PROMPT)]
 
 
-def engine_program(target: str, name: str, root: Path) -> Path:
-    """tests/engine/`name`.c, linked with the engine, in a directory of `root`; under sanitizers with fences between all
-    buffers of the arena. The engine is compiled once for all programs."""
+def engine_program(target: str, name: str, once: MadeOnce) -> Path:
+    """tests/engine/`name`.c, linked with the engine; under sanitizers with fences between all buffers of the arena. The
+    engine is compiled once for all programs."""
     toolchain = TOOLCHAINS[target]
     if toolchain.missing:
         pytest.skip(f"{', '.join(toolchain.missing)} not installed")
-    directory = root / f"engine-{target}"
-    objects = _engine(target, directory)
-    program = toolchain.compile(HERE / f"{name}.c", directory / f"{name}.o", SEPARATE)
-    return toolchain.link_program([*objects, program], directory / name)
+    engine = once(f"engine-{target}", lambda directory: _compile_engine(target, directory))
+
+    def make(directory: Path) -> None:
+        program = toolchain.compile(HERE / f"{name}.c", directory / f"{name}.o", SEPARATE)
+        toolchain.link_program([*sorted(engine.glob("*.o")), program], directory / name)
+
+    return once(f"{name}-{target}", make) / name
 
 
-@cache
-def _engine(target: str, directory: Path) -> list[Path]:
-    directory.mkdir()
+def _compile_engine(target: str, directory: Path) -> None:
     toolchain = TOOLCHAINS[target]
-    objects = kernel_objects(toolchain, directory)
-    there = {object_.stem for object_ in objects}
+    there = {object_.stem for object_ in kernel_objects(toolchain, directory)}
     fences = [HERE / "fenced_arena.c"] if target == "sanitized" else []
     for path in [*sorted(ENGINE.glob("*.c")), *fences]:
         bare = ["-Dcol_arena_claim=col_arena_claim_bare"] if fences and path.stem == "arena" else []
         if path.stem not in there:
-            objects.append(toolchain.compile(path, directory / f"{path.stem}.o", SEPARATE, *bare))
-    return objects
+            toolchain.compile(path, directory / f"{path.stem}.o", SEPARATE, *bare)

@@ -23,6 +23,7 @@ from colibri_sdk.status import Status
 from engine_programs import ANSWER, PROMPT, engine_program, prompt
 from forge import Forge
 from kernel_programs import TOOLCHAINS
+from made_once import MadeOnce
 from slow_storage import SlowStorage
 from store_rule import Rule
 
@@ -640,8 +641,8 @@ def test_replacing_in_memory(library: Library, pair: Pair, tmp_path: Path) -> No
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    return lambda target: engine_program(target, "store_trials", tmp_path_factory.getbasetemp())
+def built(once: MadeOnce) -> Callable[[str], Path]:
+    return lambda target: engine_program(target, "store_trials", once)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs and libraries of the link's tests, compiled once per session."""
+"""Programs and libraries of the link's tests, compiled once."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from colibri_sdk.device import Device
 from link import native
 from link.host_process import Start, board_line
 from link.line_tool import LineTool
+from made_once import MadeOnce
 
 
 @pytest.fixture(scope="session")
@@ -40,16 +41,14 @@ def line_tool(build_directory: Path) -> Iterator[LineTool]:
 
 
 @pytest.fixture(scope="session")
-def sim_library(build_directory: Path) -> Path:
-    sources = [native.HERE / "sim.c", *native.runtime_sources(), *native.FAKE_ENGINE]
-    return native.compile_c(build_directory / "sim.so", sources, native.UNDEFINED)
-
-
-@pytest.fixture(scope="session")
-def fake_host(build_directory: Path) -> Path:
+def fake_host(once: MadeOnce) -> Path:
     """colibri-host with the fake engine, under the sanitizers."""
     sources = [*native.host_board_sources(), *native.runtime_sources(), *native.FAKE_ENGINE]
-    return native.compile_c(build_directory / "fake-host", sources, native.SANITIZE)
+
+    def make(directory: Path) -> None:
+        native.compile_c(directory / "fake-host", sources, native.SANITIZE)
+
+    return once("fake-host", make) / "fake-host"
 
 
 @pytest.fixture(scope="session")

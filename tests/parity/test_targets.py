@@ -5,7 +5,6 @@ the whole engine also runs under the sanitizers, over every variant."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from colibri_sdk.engine import Engine, Library
 from colibri_sdk.image.layout import KvFormat
 from engine_programs import ANSWER, PROMPT, engine_program, prompt
 from kernel_programs import TOOLCHAINS
+from made_once import MadeOnce
 
 HERE = Path(__file__).resolve().parent
 TINY = sorted(path.parent.name for path in HERE.glob("*/reference.json"))
@@ -29,12 +29,8 @@ def library(host_library: Path) -> Library:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    @cache
-    def build(target: str) -> Path:
-        return engine_program(target, "model_hashes", tmp_path_factory.getbasetemp())
-
-    return build
+def built(once: MadeOnce) -> Callable[[str], Path]:
+    return lambda target: engine_program(target, "model_hashes", once)
 
 
 def wanted(library: Library, image: Path, kv: str) -> str:

@@ -8,15 +8,12 @@ import struct
 from pathlib import Path
 
 from colibri_sdk.link.messages import Finish, GenerateResult, Reader, Type
-from link import native
 from link.scenario import generate
 from link.virtual import Damage, World
 
 
-def test_a_cancel_right_behind_its_request_is_taken_at_once(tmp_path: Path) -> None:
-    sources = [native.HERE / "sim.c", *native.runtime_sources(), *native.FAKE_ENGINE]
-    library = native.compile_c(tmp_path / "sim.so", sources, native.UNDEFINED)
-    world = World(library, seed=1, damage=Damage(), bytes_per_second=1e6, baud=0)
+def test_a_cancel_right_behind_its_request_is_taken_at_once(sim_library: Path) -> None:
+    world = World(sim_library, seed=1, damage=Damage(), bytes_per_second=1e6, baud=0)
     asked = world.ask(Type.GENERATE, generate("hello", 0))
     world.on_sent = lambda world: world.inject(Type.CANCEL, struct.pack("<I", world.current_number))
     world.run()

@@ -6,16 +6,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from link import native
 from link.scenario import ask_all
 from link.virtual import Damage, World
 
 
-def test_copies_do_not_fill_a_slow_line(tmp_path: Path) -> None:
-    sources = [native.HERE / "sim.c", *native.runtime_sources(), *native.FAKE_ENGINE]
-    library = native.compile_c(tmp_path / "sim.so", sources, native.UNDEFINED)
+def test_copies_do_not_fill_a_slow_line(sim_library: Path) -> None:
     damage = Damage(flip=3e-4, drop=3e-4, double=3e-4, insert=3e-4, delay=1.0, cut=0.5)
-    world = World(library, seed=1, damage=damage, bytes_per_second=4000.0, baud=115200, limit_seconds=400.0)
+    world = World(sim_library, seed=1, damage=damage, bytes_per_second=4000.0, baud=115200, limit_seconds=400.0)
     ask_all(world)
     world.run()
     assert world.sessions == 1
