@@ -216,7 +216,8 @@ struct colibri_plan {
 };
 
 /* Checks the image's structure (not the weights' checksums) and states the memory that an engine for it needs.
- * COLIBRI_E_ARENA_SIZE when that is more than config->arena_limit even with one slot per layer.
+ * COLIBRI_E_ARENA_SIZE when that is more than config->arena_limit: with config->cache_slots slots per layer, or, if
+ * their number is free, even with one.
  * `image` must be aligned to COLIBRI_ARENA_ALIGN and stay unchanged and readable as long as the engine lives. */
 COLIBRI_MUST_CHECK colibri_status colibri_plan(const void *image, uint64_t image_bytes,
                                                const struct colibri_config *config, struct colibri_plan *plan,

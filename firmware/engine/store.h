@@ -52,27 +52,27 @@ struct col_store_read {
 
 struct col_store {
     struct colibri_storage storage;
-    uint32_t slots;                 /* of a layer with that many experts; 0: experts are used where they lie */
-    uint64_t slot_bytes;            /* of all slots together */
+    uint32_t slots;          /* of a layer with that many experts; 0: experts are used where they lie */
+    uint64_t slot_bytes;     /* of all slots together */
     bool prefetch;
     struct col_place *place; /* [expert_count], as the expert directory */
-    struct col_shelf *shelf;        /* [layers] */
+    struct col_shelf *shelf; /* [layers] */
     struct col_store_read read[COLIBRI_MAX_READS];
     /* the running step; its experts are the dispatcher's contexts */
     uint32_t layer;
     uint32_t count;
-    uint32_t assigned;  /* contexts with a slot */
-    uint32_t asked;     /* contexts whose reads have begun, where they need one */
-    uint32_t done;      /* contexts that have been computed */
+    uint32_t assigned; /* contexts with a slot */
+    uint32_t asked;    /* contexts whose reads have begun, where they need one */
+    uint32_t done;     /* contexts that have been computed */
     /* guesses for the layer behind */
     uint32_t guess_layer;
     uint32_t guess_count;
     uint32_t guess_asked;
     uint32_t guess[COL_MAX_TOP_K];
-    /* replacements that wait for the end of a call */
+    /* replacements that wait for the next call */
     uint32_t pending_count;
     struct col_pending pending[COLIBRI_MAX_REPLACEMENTS];
-    struct colibri_detail fault;
+    struct colibri_detail fault; /* of the last read that failed where it was needed */
 };
 
 #endif

@@ -301,9 +301,6 @@ static struct options read_options(char **arguments)
             options.image = NULL;
             break;
         }
-        if (*word == NULL) {
-            break;
-        }
     }
     if (options.image == NULL) {
         fputs("usage: bench_store IMAGE [--slots N] [--rounds N] [--batch N] [--tokens N] [--prefetch]\n", stderr);
