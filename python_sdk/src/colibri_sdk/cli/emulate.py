@@ -40,16 +40,11 @@ def command(
     With --model a card is written for it; with --card the board runs from that file and keeps what it writes there.
     """
     from colibri_sdk import bridge, emulator, targets
-    from colibri_sdk.boards import load_board, with_key, with_memory
     from colibri_sdk.build import build
 
     if (model is None) == (card is None):
         raise UsageError("emulate needs --model or --card", "Give one of the two.")
-    board = load_board(board_name)
-    if memory:
-        board = with_memory(board, memory)
-    if public_key is not None:
-        board = with_key(board, public_key)
+    board = options.chosen_board(board_name, memory=memory, public_key=public_key)
 
     def ready(port: str) -> None:
         if as_json:

@@ -44,18 +44,20 @@ def command(
 ) -> None:
     """Write a complete card: partition table, boot partition, model partition; read it back and verify it.
 
+    With --public-key the model must be signed with that key, or the board would not start.
+
     The emulator boots exactly such a file. On a disk the first block is written last, so that a card that was
     interrupted does not look like a whole one.
     """
     from colibri_sdk import targets
-    from colibri_sdk.boards import load_board, with_key
     from colibri_sdk.build import build
     from colibri_sdk.flash import write_card
+    from colibri_sdk.signing import PublicKey, verify_image
 
-    board = load_board(board_name)
-    if public_key is not None:
-        board = with_key(board, public_key)
+    board = options.chosen_board(board_name, public_key=public_key)
     image = targets.image_for(model, quant=quant, log=output.note)
+    if public_key is not None:  # a card that its board would not start with is not written
+        verify_image(image, PublicKey.load(public_key), board=board.name)
     output.note(f"building the firmware of {board.name}")
     firmware = build(board)
     with output.Progress(f"writing {to}") as progress:

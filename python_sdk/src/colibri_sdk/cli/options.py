@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,10 +17,27 @@ from colibri_sdk.cli import output
 from colibri_sdk.errors import UsageError
 
 if TYPE_CHECKING:
+    from colibri_sdk.boards import Board
     from colibri_sdk.store import StoreChoice
     from colibri_sdk.targets import Target
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers; click takes nan for one, and inf where no end is given."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no number that can be used.", param, ctx)
+        return number
+
+
+# The longest --timeout, 11 days: the system's waits end somewhere.
+MOST_SECONDS = 1e6
+# What a request can count.
+COUNT = click.IntRange(0, 2**32 - 1)
 
 KV_FORMATS = ("f32", "f16", "q8")
 
@@ -78,6 +96,13 @@ public_key_option = click.option(
 )
 
 
+signing_key_option = click.option(
+    "--key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Private key to sign with, for a board that was built with its public half (`colibri-sdk keys`).",
+)
+
+
 def device_options(function: F) -> F:
     """--port, --board, --model, --quant, --cpu, --memory, --public-key, --baud, --timeout: see `open_target`."""
     return _all(
@@ -92,7 +117,7 @@ def device_options(function: F) -> F:
             click.option("--baud", type=int, help="Speed of the real device's serial line. Default: 115200."),
             click.option(
                 "--timeout",
-                type=click.FloatRange(0, min_open=True),
+                type=FiniteRange(0, MOST_SECONDS, min_open=True),
                 help="Longest wait, in seconds. Default: 30; for an emulated board 120.",
             ),
         ]
@@ -103,13 +128,11 @@ def sampling_options(function: F) -> F:
     """The request's parameters, named as Device.generate names them."""
     return _all(
         [
-            click.option("--max-tokens", type=click.IntRange(0), default=0, help="Longest answer; 0: what fits."),
-            click.option("--temperature", type=click.FloatRange(0, 100), default=0.0, help="0: always the likeliest."),
-            click.option("--top-k", type=click.IntRange(0), default=0, help="Choose among that many; 0: all."),
-            click.option(
-                "--top-p", type=click.FloatRange(0, 1), default=0.0, help="... up to this probability; 0: all."
-            ),
-            click.option("--repetition-penalty", type=click.FloatRange(0), default=0.0, help="> 1 avoids repeating."),
+            click.option("--max-tokens", type=COUNT, default=0, help="Longest answer; 0: what fits."),
+            click.option("--temperature", type=FiniteRange(0, 100), default=0.0, help="0: always the likeliest."),
+            click.option("--top-k", type=COUNT, default=0, help="Choose among that many; 0: all."),
+            click.option("--top-p", type=FiniteRange(0, 1), default=0.0, help="... up to this probability; 0: all."),
+            click.option("--repetition-penalty", type=FiniteRange(0), default=0.0, help="> 1 avoids repeating."),
             click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, help="Of the random numbers."),
             click.option("--stop", multiple=True, help="Text that ends the answer; up to four times."),
             click.option("--slide", is_flag=True, help="Forget the middle of a full context and go on, not end."),
@@ -122,7 +145,10 @@ def _slots(_context: click.Context, _option: click.Parameter, value: str | None)
     if value is None or value == "auto":
         return None if value is None else 0
     if not value.isdecimal() or not 1 <= int(value) < 2**32:
-        raise UsageError(f"--cache-slots takes a number from 1 on or auto, not '{value}'")
+        raise UsageError(
+            f"--cache-slots takes a number from 1 on or auto, not '{value}'",
+            "`colibri-sdk plan IMAGE --profile TRACE` says what each number would read.",
+        )
     return int(value)
 
 
@@ -160,6 +186,11 @@ def take_store(values: dict[str, Any]) -> StoreChoice | None:
     from colibri_sdk.store import StoreChoice
 
     store, slots, prefetch, limit = take(STORE_NAMES, values).values()
+    if store == "memory" and (slots is not None or prefetch):
+        raise UsageError(
+            "--cache-slots and --prefetch are about experts that are read when they are needed, --store memory is not",
+            "Leave --store out, or say --store block.",
+        )
     if store is None and slots is None and not prefetch and limit is None:
         return None
     return StoreChoice(
@@ -182,6 +213,16 @@ def take(names: tuple[str, ...], values: dict[str, Any]) -> dict[str, Any]:
     return {name: values.pop(name) for name in names}
 
 
+def chosen_board(name: str, *, memory: int | None = None, public_key: Path | None = None) -> Board:
+    """The board of that name, with so much memory and trusting that key where they are given."""
+    from colibri_sdk.boards import load_board, with_key, with_memory
+
+    board = load_board(name)
+    if memory:
+        board = with_memory(board, memory)
+    return board if public_key is None else with_key(board, public_key)
+
+
 @contextmanager
 def open_target(
     *,
@@ -202,7 +243,7 @@ def open_target(
     --port, $COLIBRI_PORT or the only port that matches.
     """
     from colibri_sdk import targets
-    from colibri_sdk.boards import load_board, with_key, with_memory
+    from colibri_sdk.boards import load_board
 
     limit = {} if timeout is None else {"timeout": timeout}
     if model is None:
@@ -227,11 +268,7 @@ def open_target(
             "--baud is for real devices, an image means an emulated board, whose line has no speed",
             "Leave --baud out, or leave the image out and name a device with --port.",
         )
-    board = load_board(board_name or "host")
-    if memory:
-        board = with_memory(board, memory)
-    if public_key is not None:
-        board = with_key(board, public_key)
+    board = chosen_board(board_name or "host", memory=memory, public_key=public_key)
     with output.Progress("packing") as progress:
         image = targets.image_for(model, quant=quant, log=output.note, progress=progress)
     with tempfile.TemporaryDirectory(prefix="colibri-") as scratch:

@@ -71,15 +71,18 @@ def command(
     figures that the device counts.
     """
     from colibri_sdk import targets
-    from colibri_sdk.boards import load_board, with_memory
     from colibri_sdk.planning import plan_board
     from colibri_sdk.store import StoreChoice
 
     if profile is None and (curve is not None or read_rate is not None):
         raise UsageError("--curve and --read-rate are about a trace", "Give one with --profile.")
-    board = load_board(board_name)
-    if memory:
-        board = with_memory(board, memory)
+    if read_rate == 0:
+        raise UsageError("--read-rate 0: such a card is never read", "Give what it reads in a second, e.g. 20M.")
+    if curve is not None:
+        from colibri_sdk.profiling.chart import check_target
+
+        check_target(curve)
+    board = options.chosen_board(board_name, memory=memory)
     packed = targets.image_for(image, quant=quant, log=output.note)
     choice = options.take_store(values) or StoreChoice()
     points: list[Point] = []

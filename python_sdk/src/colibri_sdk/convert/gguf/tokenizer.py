@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from gguf.constants import TokenType
 
+from colibri_sdk.convert.gguf.cursor import Texts
 from colibri_sdk.convert.gguf.metadata import Metadata
 from colibri_sdk.convert.gguf.splits import PRE_TOKENIZERS
 from colibri_sdk.convert.sentencepiece_model import Piece, PieceType, Spaces, charsmap_of, compile_pieces
@@ -163,11 +164,7 @@ def sentencepiece_document(meta: Metadata) -> dict[str, Any]:
 
 def unigram_pieces(meta: Metadata, vocab: int) -> CompiledTokenizer:
     """The tokenizer that tokenizer.ggml.model = t5 names: SentencePiece's unigram model with its charsmap."""
-    texts = meta.texts(_LIST)
-    if texts is None:
-        meta.refuse(f"has no {_LIST}")
-    if len(texts) > MAX_VOCAB:
-        meta.refuse(f"has {len(texts)} tokens; {MAX_VOCAB} is the limit")
+    texts = _texts(meta)
     kinds = _kinds(meta, len(texts))
     scores = _scores(meta, len(texts))
     wrong = next((kind for kind in kinds if kind not in list(PieceType)), None)
@@ -215,12 +212,18 @@ class _Tokens:
     added: list[dict[str, Any]]
 
 
-def _tokens(meta: Metadata) -> _Tokens:
+def _texts(meta: Metadata) -> Texts:
+    """The text of each token."""
     texts = meta.texts(_LIST)
     if texts is None:
         meta.refuse(f"has no {_LIST}")
     if len(texts) > MAX_VOCAB:
         meta.refuse(f"has {len(texts)} tokens; {MAX_VOCAB} is the limit")
+    return texts
+
+
+def _tokens(meta: Metadata) -> _Tokens:
+    texts = _texts(meta)
     kinds = _kinds(meta, len(texts))
     ids: dict[str, int] = {}
     added: list[dict[str, Any]] = []
