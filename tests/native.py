@@ -15,12 +15,13 @@ ENGINE = ROOT / "firmware" / "engine"
 HAL = ROOT / "firmware" / "hal"
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
 FLAGS = ["-std=c11", "-O1", "-g", "-ffp-contract=off", "-fno-math-errno", *WARNINGS]
+SHARED_OBJECT = "libunderTest.so"
 UBSAN = ["-fsanitize=undefined", "-fno-sanitize-recover"]
 
 
 def shared_object(directory: Path, sources: Iterable[str], shim: str = "", flags: Iterable[str] = ()) -> Path:
     """Compiles `sources` (paths below firmware/engine) and the C text `shim` into one shared object."""
-    out = directory / "libunderTest.so"
+    out = directory / SHARED_OBJECT
     paths = [ENGINE / name for name in sources]
     if shim:
         paths.append(directory / "shim.c")

@@ -15,9 +15,10 @@ import tokenizers
 import unicodedata2
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from colibri_sdk.convert.tokenizer import byte_alphabet, compile_tokenizer
+from colibri_sdk.convert.tokenizer import CompiledTokenizer, byte_alphabet, compile_tokenizer
 from colibri_sdk.image.layout import TOKENIZER
-from native import ROOT, Native, shared_object
+from made_once import MadeOnce
+from native import ROOT, SHARED_OBJECT, Native, shared_object
 
 SOURCES = (
     "utf8.c",
@@ -74,8 +75,9 @@ int col_template_encode(const void *, const void *, void *, uint32_t, const char
 _CANARY = bytes(range(0xC0, 0xE0))
 
 
-def tokenizer_library(directory: Path) -> Native:
-    return Native(shared_object(directory, SOURCES, _SHIM), _DECLARATIONS)
+def tokenizer_library(once: MadeOnce) -> Native:
+    directory = once("tokenizer", lambda directory: shared_object(directory, SOURCES, _SHIM))
+    return Native(directory / SHARED_OBJECT, _DECLARATIONS)
 
 
 class EngineTokenizer:
@@ -177,6 +179,13 @@ class EngineTokenizer:
             self._native.lib.col_tokenizer_next_text(self._view, token, begun, at, length)
             out += ffi.buffer(at[0], length[0])[:]
         return bytes(out)
+
+
+def open_tokenizer(native: Native, compiled: CompiledTokenizer, template: bytes = b"") -> EngineTokenizer:
+    """One that the engine must take."""
+    engine = EngineTokenizer(native, compiled.section, compiled.vocab, template)
+    assert engine.status == OK, engine.where
+    return engine
 
 
 def _guarded(size: int) -> bytearray:

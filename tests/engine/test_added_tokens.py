@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from native import Native
-from tokenizer_native import EngineTokenizer, Reference, tokenizer_library, train
+from tokenizer_native import EngineTokenizer, Reference, open_tokenizer, train
 from tokenizer_pipelines import NFC, PIPELINES, added_token
 from tokenizer_texts import CHARACTERS, WHITE, hard_text, in_parts
 
@@ -29,11 +29,6 @@ TOKENS = {
 }
 
 
-@pytest.fixture(scope="module")
-def native(tmp_path_factory: pytest.TempPathFactory) -> Native:
-    return tokenizer_library(tmp_path_factory.mktemp("added"))
-
-
 @pytest.fixture(scope="module", params=["both", "late"])
 def pair(request: pytest.FixtureRequest, native: Native, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     path = train(tmp_path_factory.mktemp("json") / "tokenizer.json")
@@ -49,9 +44,7 @@ def pair(request: pytest.FixtureRequest, native: Native, tmp_path_factory: pytes
         config["added_tokens"].append(added_token(token, name, normalized=name in (*late, "\u00fcber")) | flags)
     path.write_text(json.dumps(config), encoding="utf-8")
     reference = Reference(path)
-    engine = EngineTokenizer(native, reference.compiled.section, reference.vocab)
-    assert engine.status == 0, engine.where
-    return engine, reference
+    return open_tokenizer(native, reference.compiled), reference
 
 
 texts = st.lists(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from native import Native
-from tokenizer_native import EngineTokenizer, tokenizer_library
+from tokenizer_native import EngineTokenizer, open_tokenizer
 from tokenizer_sentencepiece import (
     SPACE,
     Model,
@@ -41,17 +41,14 @@ INTERESTING = regex.compile(r"[^\p{GCB=Other}]|\p{ExtPict}|\p{InCB=Consonant}|\p
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+def pair(native: Native, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """Byte fallback: whatever the rules write can be told from the ids."""
     directory = tmp_path_factory.mktemp("clusters")
-    native: Native = tokenizer_library(directory)
     sentencepiece_model(directory / "nfkc.model", "bpe", normalization_rule_name="nmt_nfkc")
     config = unigram_json(byte_fallback=True) | metaspace("never", split=False)
     config |= precompiled(charsmap(directory / "nfkc.model"))
     model = tokenizers_model(directory / "tokenizer.json", json.loads(json.dumps(config)))
-    engine = EngineTokenizer(native, model.compiled.section, model.compiled.vocab)
-    assert engine.status == 0, engine.where
-    return engine, model
+    return open_tokenizer(native, model.compiled), model
 
 
 def ids_of(engine: EngineTokenizer, text: str) -> list[int]:

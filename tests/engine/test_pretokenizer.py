@@ -11,16 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from native import Native
-from tokenizer_native import E_TEXT_SIZE, EngineTokenizer, Reference, tokenizer_library, train
+from tokenizer_native import E_TEXT_SIZE, EngineTokenizer, Reference, open_tokenizer, train
 from tokenizer_pipelines import PIPELINES, added_token, with_pipeline, with_whole_words
 from tokenizer_texts import CHARACTERS, hard_text, in_parts, pattern_text
 
 Pair = tuple[EngineTokenizer, Reference]
-
-
-@pytest.fixture(scope="module")
-def native(tmp_path_factory: pytest.TempPathFactory) -> Native:
-    return tokenizer_library(tmp_path_factory.mktemp("pretokenizer"))
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +25,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def opened(native: Native, path: Path) -> Pair:
     reference = Reference(path)
-    engine = EngineTokenizer(native, reference.compiled.section, reference.vocab)
-    assert engine.status == 0, engine.where
-    return engine, reference
+    return open_tokenizer(native, reference.compiled), reference
 
 
 @pytest.fixture(scope="module", params=[*PIPELINES, "whole words"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from colibri_sdk.convert.tokenizer import compile_config
 from native import Native
-from tokenizer_native import E_BUFFER_SIZE, E_TEXT_SIZE, EngineTokenizer, tokenizer_library
+from tokenizer_native import E_BUFFER_SIZE, E_TEXT_SIZE, EngineTokenizer, open_tokenizer
 from tokenizer_sentencepiece import (
     PIPELINES,
     SPACE,
@@ -45,11 +45,6 @@ Pair = tuple[EngineTokenizer, Model]
 
 
 @pytest.fixture(scope="module")
-def native(tmp_path_factory: pytest.TempPathFactory) -> Native:
-    return tokenizer_library(tmp_path_factory.mktemp("sentencepiece"))
-
-
-@pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
     models = all_models(tmp_path_factory.mktemp("models"))
     assert set(models) == set(NAMES)
@@ -62,9 +57,7 @@ def pair(request: pytest.FixtureRequest, native: Native, models: dict[str, Model
 
 
 def opened(native: Native, model: Model) -> Pair:
-    engine = EngineTokenizer(native, model.compiled.section, model.compiled.vocab)
-    assert engine.status == 0, engine.where
-    return engine, model
+    return open_tokenizer(native, model.compiled), model
 
 
 def ids_of(engine: EngineTokenizer, text: str | bytes) -> list[int]:

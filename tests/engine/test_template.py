@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from colibri_sdk.convert.template import compile_template, render_chat
 from colibri_sdk.segments import Segment
 from native import Native
-from tokenizer_native import E_BUFFER_SIZE, E_TEXT_SIZE, HUMMINGBIRD, EngineTokenizer, Reference, tokenizer_library
+from tokenizer_native import E_BUFFER_SIZE, E_TEXT_SIZE, HUMMINGBIRD, EngineTokenizer, Reference, open_tokenizer
 
 HUMMINGBIRD_CHAT: str = json.loads((HUMMINGBIRD / "tokenizer_config.json").read_text("utf-8"))["chat_template"]
 CHATS = {
@@ -38,11 +38,6 @@ SPACES = " \t\n\v\f\r\x1c\x1f\x85\xa0\u1680\u2003\u200b\u2028\u202f\u3000\ufeff"
 
 
 @pytest.fixture(scope="module")
-def native(tmp_path_factory: pytest.TempPathFactory) -> Native:
-    return tokenizer_library(tmp_path_factory.mktemp("template"))
-
-
-@pytest.fixture(scope="module")
 def reference() -> Reference:
     return Reference(HUMMINGBIRD / "tokenizer.json")
 
@@ -55,9 +50,7 @@ def chat(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def engine(native: Native, reference: Reference, chat: str) -> EngineTokenizer:
     template = compile_template(chat, reference.compiled, "<|bos|>", "<|eos|>")
-    engine = EngineTokenizer(native, reference.compiled.section, reference.vocab, template)
-    assert engine.status == 0, engine.where
-    return engine
+    return open_tokenizer(native, reference.compiled, template)
 
 
 def rendered(chat: str, messages: list[dict[str, Any]], generate: bool = True) -> str:
@@ -210,9 +203,7 @@ def taking(tmp_path_factory: pytest.TempPathFactory) -> Reference:
 @pytest.fixture(scope="module")
 def taking_engine(native: Native, taking: Reference, chat: str) -> EngineTokenizer:
     template = compile_template(chat, taking.compiled, "<|bos|>", "<|eos|>")
-    engine = EngineTokenizer(native, taking.compiled.section, taking.vocab, template)
-    assert engine.status == 0, engine.where
-    return engine
+    return open_tokenizer(native, taking.compiled, template)
 
 
 @settings(max_examples=150, deadline=None)

@@ -19,18 +19,13 @@ from tokenizer_native import (
     EngineTokenizer,
     Reference,
     all_references,
+    open_tokenizer,
     split_bytes,
     split_text,
-    tokenizer_library,
 )
 from tokenizer_texts import any_text, hard_text, in_parts
 
 NAMES = ("hummingbird", "trained", "scrambled-1", "scrambled-2")
-
-
-@pytest.fixture(scope="module")
-def native(tmp_path_factory: pytest.TempPathFactory) -> Native:
-    return tokenizer_library(tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +40,7 @@ def pair(
     request: pytest.FixtureRequest, native: Native, references: dict[str, Reference]
 ) -> tuple[EngineTokenizer, Reference]:
     reference = references[request.param]
-    engine = EngineTokenizer(native, reference.compiled.section, reference.vocab)
-    assert engine.status == 0, engine.where
-    return engine, reference
+    return open_tokenizer(native, reference.compiled), reference
 
 
 def check_text(pair: tuple[EngineTokenizer, Reference], text: str) -> None:

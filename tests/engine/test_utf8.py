@@ -3,19 +3,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from native import Native
-from tokenizer_native import tokenizer_library
 
 INVALID = 0xFFFFFFFF
-
-
-@pytest.fixture(scope="module")
-def native(tmp_path_factory: pytest.TempPathFactory) -> Native:
-    return tokenizer_library(tmp_path_factory.mktemp("utf8"))
 
 
 def decode_all(native: Native, data: bytes) -> list[int]:

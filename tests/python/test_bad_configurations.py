@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tracemalloc
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,8 @@ from colibri_sdk.convert.architectures import describe
 from colibri_sdk.convert.architectures.refused import REASONS
 from colibri_sdk.convert.gguf import ARCHITECTURES as GGUF_SUPPORTED
 from colibri_sdk.engine import Library
-from colibri_sdk.errors import EXIT_IMAGE, CheckpointError
+from colibri_sdk.errors import CheckpointError
+from refused_checkpoint import refusal
 
 PARITY = Path(__file__).resolve().parents[1] / "parity"
 ARCHITECTURES = sorted(path.parent.name for path in PARITY.glob("*/reference.json"))
@@ -54,19 +54,6 @@ def copied(name: str, directory: Path, changes: dict[str, Any]) -> Path:
             config[key] = value
     (target / "config.json").write_text(json.dumps(config))
     return target
-
-
-def refusal(source: Path, out: Path) -> CheckpointError:
-    tracemalloc.start()
-    try:
-        with pytest.raises(CheckpointError) as caught:
-            pack(source, out)
-        assert tracemalloc.get_traced_memory()[1] < 16 << 20
-    finally:
-        tracemalloc.stop()
-    assert not out.exists() and not list(out.parent.glob(".*.partial"))
-    assert caught.value.exit_code == EXIT_IMAGE
-    return caught.value
 
 
 BAD: list[tuple[str, dict[str, Any], str]] = [

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import struct
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,24 +18,11 @@ from hypothesis import strategies as st
 import checkpoints
 from colibri_sdk.convert import pack
 from colibri_sdk.convert.safetensors_header import MAX_HEADER_BYTES, read_header
-from colibri_sdk.errors import EXIT_IMAGE, CheckpointError
+from colibri_sdk.errors import CheckpointError
+from refused_checkpoint import refusal
 
 NORM = "model.layers.1.input_layernorm.weight"
 EXPERT = "model.layers.1.block_sparse_moe.experts.2.w2.weight"
-
-
-def refusal(directory: Path, out: Path) -> CheckpointError:
-    """The error of packing `directory`; nothing may be left behind, and little memory used."""
-    tracemalloc.start()
-    try:
-        with pytest.raises(CheckpointError) as caught:
-            pack(directory, out)
-        assert tracemalloc.get_traced_memory()[1] < 16 << 20
-    finally:
-        tracemalloc.stop()
-    assert not out.exists() and not list(out.parent.glob(".*.partial"))
-    assert caught.value.exit_code == EXIT_IMAGE
-    return caught.value
 
 
 def reheader(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
