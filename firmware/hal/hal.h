@@ -64,7 +64,6 @@ struct hal_block_api {
     hal_status (*init)(const void *config, void *state); /* HAL_E_ABSENT: no device or no medium */
     uint64_t (*block_count)(const void *config, const void *state);
     uint32_t depth;
-    bool by_steps; /* the bytes move while somebody steps, and only then */
     /* HAL_OK: the read is under way, and `data` is the device's until a step returns anything but HAL_PENDING. A
      * failure of any kind has begun nothing. */
     hal_status (*start)(const void *config, void *state, uint32_t transfer, uint64_t block, uint32_t count, void *data);

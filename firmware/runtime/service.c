@@ -391,7 +391,6 @@ static bool engine_poll(void *user)
         return service->running.cancel;
     }
     service->polled = time;
-    storage_poll(&service->storage);
     return service_poll(service);
 }
 

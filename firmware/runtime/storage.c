@@ -12,10 +12,6 @@
 /* 64 KB per command gets most of an SD card's speed, and takes some 20 ms of it. */
 #define PIECE_BLOCKS 128u
 
-/* Where steps move the bytes, a poll takes so many: half a millisecond on a slow card, within which a UART's FIFO does
- * not fill. With DMA more than one would be in vain. */
-#define POLL_STEPS 2u
-
 colibri_status storage_open(struct storage *storage, const struct hal_block *device, struct colibri_detail *detail)
 {
     *storage = (struct storage){.device = device};
@@ -200,6 +196,9 @@ static colibri_status start_read(void *user, uint32_t number, const struct colib
     return COLIBRI_OK;
 }
 
+/* A step of the device for each read that is asked about. The engine asks about all of them between two looks at the
+ * link: two blocks of a card that moves by steps, half a millisecond of a slow one, in which a UART's FIFO of 8 bytes
+ * does not fill. */
 static colibri_status check_read(void *user, uint32_t number, uint32_t *crc32)
 {
     struct storage *storage = user;
@@ -215,17 +214,6 @@ struct colibri_storage storage_for_engine(struct storage *storage)
 {
     return (struct colibri_storage){
         .user = storage, .depth = storage->depth, .start = start_read, .check = check_read};
-}
-
-void storage_poll(struct storage *storage)
-{
-    if (!storage->ready) {
-        return;
-    }
-    const uint32_t steps = storage->device->api->by_steps ? POLL_STEPS : 1u;
-    for (uint32_t i = 0; i < steps; i++) {
-        advance(storage, true);
-    }
 }
 
 /* ----------------------------------------------------------------------------------------------------- in between */

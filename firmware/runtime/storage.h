@@ -3,8 +3,8 @@
  * storage.h: the block device after the loader is done with it. One owner for all who use it: the engine, which reads
  * experts while it computes, and updates, which read and write in between.
  *
- * Reads of experts move on whenever anybody calls storage_poll (the service does, from its own poll), and in pieces, so
- * that what uses the medium in between waits for a piece at most. Firmware with a public key also compares the digest
+ * Reads of experts move on whenever the engine asks about them (it does so from inside its products, too), and in pieces,
+ * so that what uses the medium in between waits for a piece at most. Firmware with a public key also compares the digest
  * of each expert, which the image states and its signature covers. Nothing here calls the engine or the link.
  */
 #ifndef COLIBRI_STORAGE_H
@@ -72,9 +72,6 @@ void storage_set_image(struct storage *storage, uint64_t first, uint64_t bytes);
 
 /* The same storage for the engine. */
 struct colibri_storage storage_for_engine(struct storage *storage);
-
-/* Moves on what is under way. Cheap when nothing is. */
-void storage_poll(struct storage *storage);
 
 /* The same storage for all else: reads and writes that are done when the function returns. Experts' reads wait
  * meanwhile and go on afterwards. Valid as long as *storage is. */

@@ -143,11 +143,9 @@ static colibri_status look(void *user, uint32_t read, uint32_t *crc32)
     return status;
 }
 
-/* As the runtime's: reads move on also while the engine computes. */
 static bool poll(void *user)
 {
     (void)user;
-    storage_poll(&storage);
     note();
     return false;
 }

@@ -24,6 +24,7 @@ static struct storage storage;
 static struct colibri_storage engine;
 static uint32_t violations;
 static uint32_t inits;
+static uint32_t steps;
 
 static bool busy(void)
 {
@@ -69,6 +70,7 @@ static hal_status step(const void *config, void *state, uint32_t transfer)
     (void)state;
     struct lane *lane = &lanes[transfer];
     violations += !lane->busy;
+    steps++;
     if (lane->left == 0 || lane->block == failing) {
         lane->busy = false;
         return lane->left == 0 ? HAL_OK : HAL_E_IO;
@@ -102,17 +104,17 @@ static struct hal_block_api api = {
 static const struct hal_block device = {.api = &api};
 
 /* `own_crc`: the device computes CRCs. Returns the number of reads that may be under way. */
-uint32_t sim_open(uint8_t *data, uint64_t count, uint32_t depth, bool own_crc, bool by_steps, uint64_t fails)
+uint32_t sim_open(uint8_t *data, uint64_t count, uint32_t depth, bool own_crc, uint64_t fails)
 {
     disk = data;
     blocks = count;
     failing = fails;
     api.depth = depth;
     api.crc32 = own_crc ? lane_crc : NULL;
-    api.by_steps = by_steps;
     memset(lanes, 0, sizeof lanes);
     violations = 0;
     inits = 0;
+    steps = 0;
     if (storage_open(&storage, &device, NULL) != COLIBRI_OK) {
         return 0;
     }
@@ -130,11 +132,6 @@ int sim_start(uint32_t read, uint64_t offset, uint64_t bytes, uint8_t *to)
 int sim_check(uint32_t read, uint32_t *crc32)
 {
     return engine.check(engine.user, read, crc32);
-}
-
-void sim_poll(void)
-{
-    storage_poll(&storage);
 }
 
 int sim_read(uint64_t block, uint32_t count, uint8_t *to)
@@ -157,4 +154,9 @@ uint32_t sim_violations(void)
 uint32_t sim_inits(void)
 {
     return inits;
+}
+
+uint32_t sim_steps(void)
+{
+    return steps;
 }

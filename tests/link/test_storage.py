@@ -24,14 +24,14 @@ NOWHERE = 1 << 40
 CONTENT = random.Random(1).randbytes(BLOCKS * BLOCK)
 
 _SIM = """
-uint32_t sim_open(uint8_t *data, uint64_t count, uint32_t depth, bool own_crc, bool by_steps, uint64_t fails);
+uint32_t sim_open(uint8_t *data, uint64_t count, uint32_t depth, bool own_crc, uint64_t fails);
 int sim_start(uint32_t read, uint64_t offset, uint64_t bytes, uint8_t *to);
 int sim_check(uint32_t read, uint32_t *crc32);
-void sim_poll(void);
 int sim_read(uint64_t block, uint32_t count, uint8_t *to);
 int sim_write(uint64_t block, uint32_t count, const uint8_t *from);
 uint32_t sim_violations(void);
 uint32_t sim_inits(void);
+uint32_t sim_steps(void);
 """
 _JOIN = """
 struct crc_join { size_t bytes; uint32_t crc; };
@@ -63,10 +63,10 @@ def joined(build_directory: Path) -> Library:
 class Reads:
     """The storage, its reads under way, and what they are to bring."""
 
-    def __init__(self, sim: Library, depth: int, own_crc: bool, by_steps: bool, failing: int) -> None:
+    def __init__(self, sim: Library, depth: int, own_crc: bool, failing: int) -> None:
         self.sim, self.failing = sim, failing
         self.disk = sim.ffi.new("uint8_t[]", CONTENT)
-        self.depth = sim.lib.sim_open(self.disk, BLOCKS, depth, own_crc, by_steps, failing)
+        self.depth = sim.lib.sim_open(self.disk, BLOCKS, depth, own_crc, failing)
         assert self.depth == max(depth, 2)
         self.under_way: dict[int, tuple[int, int, Any]] = {}  # number -> first block, blocks, buffer
         self.failures = 0
@@ -108,10 +108,14 @@ class Reads:
         data = CONTENT[block * BLOCK : (block + 1) * BLOCK]
         assert self.sim.lib.sim_write(block, 1, self.sim.ffi.from_buffer("uint8_t[]", data)) == 0
 
+    def check_all(self) -> None:
+        """As the engine does, whenever it polls."""
+        for number in list(self.under_way):
+            self.check(number)
+
     def drain(self) -> None:
         for _ in range(20 * BLOCKS):
-            for number in list(self.under_way):
-                self.check(number)
+            self.check_all()
         assert not self.under_way
 
 
@@ -128,28 +132,38 @@ _OPERATIONS = st.one_of(
 @given(
     depth=st.sampled_from([1, 1, 2, 8]),
     own_crc=st.booleans(),
-    by_steps=st.booleans(),
     failing=st.one_of(st.just(NOWHERE), st.integers(0, BLOCKS - 1)),
     operations=st.lists(_OPERATIONS, max_size=30),
 )
 def test_reads_bring_what_lies_there(
-    sim: Library, depth: int, own_crc: bool, by_steps: bool, failing: int, operations: list[tuple[Any, ...]]
+    sim: Library, depth: int, own_crc: bool, failing: int, operations: list[tuple[Any, ...]]
 ) -> None:
     """Whatever is started, polled, read and written in between, in whatever order: data and CRC are right, a read over
     a block that fails fails alone, and the device is never asked for two things where it can do one."""
-    reads = Reads(sim, depth, own_crc, by_steps, failing)
+    reads = Reads(sim, depth, own_crc, failing)
     for name, *arguments in operations:
         if name == "poll":
             for _ in range(arguments[0]):
-                sim.lib.sim_poll()
+                reads.check_all()
         else:
             getattr(reads, name)(*arguments)
     reads.drain()
     assert sim.lib.sim_violations() == 0
 
 
+def test_no_more_than_two_blocks_move_between_two_looks_at_the_link(sim: Library) -> None:
+    """The engine asks about its reads, then polls its caller: a UART's FIFO must not fill meanwhile."""
+    reads = Reads(sim, 1, own_crc=False, failing=NOWHERE)
+    reads.start(0, 300)
+    reads.start(300, 300)
+    while reads.under_way:
+        before = sim.lib.sim_steps()
+        reads.check_all()
+        assert sim.lib.sim_steps() - before <= 2
+
+
 def test_a_failed_device_is_brought_up_again(sim: Library) -> None:
-    reads = Reads(sim, 1, own_crc=False, by_steps=True, failing=FIRST + 100)
+    reads = Reads(sim, 1, own_crc=False, failing=FIRST + 100)
     reads.start(90, 20)
     reads.start(300, 200)
     reads.drain()
@@ -164,7 +178,7 @@ def test_a_failed_device_is_brought_up_again(sim: Library) -> None:
     [((BLOCKS - FIRST) * BLOCK, 1), ((BLOCKS - FIRST - 1) * BLOCK, 2), (1, 1), (0, 0), ((1 << 64) - BLOCK, 2)],
 )
 def test_reads_outside_of_the_image_are_refused(sim: Library, offset: int, count: int) -> None:
-    Reads(sim, 1, own_crc=False, by_steps=True, failing=NOWHERE)
+    Reads(sim, 1, own_crc=False, failing=NOWHERE)
     buffer = sim.ffi.new("uint8_t[]", 2 * BLOCK)
     assert sim.lib.sim_start(0, offset, count * BLOCK, buffer) == Status.E_STORAGE
 

@@ -411,10 +411,5 @@ static hal_status write(const void *config, void *state, uint64_t block, uint32_
     return HAL_OK;
 }
 
-const struct hal_block_api bcm2835_emmc_api = {.init = init,
-                                           .block_count = block_count,
-                                           .depth = 1,
-                                           .by_steps = true,
-                                           .start = start,
-                                           .step = step,
-                                           .write = write};
+const struct hal_block_api bcm2835_emmc_api = {
+    .init = init, .block_count = block_count, .depth = 1, .start = start, .step = step, .write = write};

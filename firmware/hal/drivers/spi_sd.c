@@ -300,10 +300,5 @@ static hal_status write(const void *config, void *state, uint64_t block, uint32_
     return status;
 }
 
-const struct hal_block_api spi_sd_api = {.init = init,
-                                        .block_count = block_count,
-                                        .depth = 1,
-                                        .by_steps = true,
-                                        .start = start,
-                                        .step = step,
-                                        .write = write};
+const struct hal_block_api spi_sd_api = {
+    .init = init, .block_count = block_count, .depth = 1, .start = start, .step = step, .write = write};
