@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import struct
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -165,3 +167,60 @@ def test_reboot(device: Device) -> None:
     device.reboot()
     assert device.stats().tokens == 0
     assert device.info().state == "ready"
+
+
+class CrashesWhenItIsUp:
+    """Sits on the line of a device that works, and plays one that crashes just after it has taken a session."""
+
+    def __init__(self, device: socket.socket) -> None:
+        self.host_end, self._host = socket.socketpair()
+        self._device = device
+        self._crashing = self._crashed = False
+        self.rebooted = 0
+        for ends in ((self._host, self._from_host), (device, self._from_device)):
+            threading.Thread(target=self._relay, args=ends, daemon=True).start()
+
+    def crash_next_session(self) -> None:
+        self._crashing = True
+
+    @staticmethod
+    def _relay(source: socket.socket, take: Callable[[Frame], None]) -> None:
+        deframer = Deframer()
+        with contextlib.suppress(OSError):  # the other one has hung up
+            while data := source.recv(65536):
+                for frame in deframer.feed(data):
+                    assert isinstance(frame, Frame)
+                    take(frame)
+
+    @staticmethod
+    def _report() -> bytes:
+        body = struct.pack("<IIQQQQQII", 1, 0, 0x1234, 0, 0, 0, 0, 0, 0) + b"\4\0fake"
+        return encode(Frame(Kind.FAULT, payload=body))
+
+    def _from_host(self, frame: Frame) -> None:
+        if not self._crashed:
+            self._device.sendall(encode(frame))
+        elif frame.kind == Kind.SYN:
+            self._host.sendall(self._report())
+        elif frame.kind == Kind.REBOOT:
+            self.rebooted += 1
+            self._crashed = False
+
+    def _from_device(self, frame: Frame) -> None:
+        if self._crashing and frame.kind == Kind.SYN_ACK:
+            self._crashing, self._crashed = False, True
+            self._host.sendall(encode(frame) + self._report())  # together: no request comes in between
+        elif not self._crashed:
+            self._host.sendall(encode(frame))
+
+
+def test_a_crash_between_the_session_and_its_first_request(line: socket.socket) -> None:
+    """It was told as "there is no session", and the next restart was asked for in the way of devices that work."""
+    crashing = CrashesWhenItIsUp(line)
+    with Device.open(crashing.host_end) as device:
+        crashing.crash_next_session()
+        with pytest.raises(DeviceFaultError, match="0x1234"):
+            device.reboot()
+        device.reboot()
+        assert crashing.rebooted == 1
+        assert device.generate("x", max_tokens=2, ignore_eos=True).result.generated_tokens == 2

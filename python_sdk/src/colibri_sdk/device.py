@@ -217,8 +217,12 @@ class Device:
         if not self._session.usable:
             self._session.close()
             self._session = Session(self._opener(), timeout=self._timeout, describe_fault=self._describe_fault)
-        self._session.open()
-        self._crashed = False
+        crashed, self._crashed = self._crashed, False  # not behind `open`: the next crash may come at any moment
+        try:
+            self._session.open()
+        except BaseException:
+            self._crashed = self._crashed or crashed
+            raise
         self._read_info()
 
     def _read_info(self) -> Info:

@@ -70,6 +70,7 @@ class Session:
         self._log_ready = threading.Condition(self._lock)
         self._abandoned: deque[Call] = deque()
         self._ended = threading.Event()  # no session is open
+        self._ended_by: ColibriError | None = None  # why, where something said so
         self._broken: ColibriError | None = None
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"link {transport.name}", daemon=True)
@@ -101,6 +102,7 @@ class Session:
             self._require_transport()
             self._opened = queue.SimpleQueue()
             self._ended.clear()
+            self._ended_by = None
             self._peer.open(time.monotonic())
         self._transport.wake()
         try:
@@ -119,11 +121,14 @@ class Session:
         return answer
 
     def call(self, kind: Type, body: bytes = b"") -> Call:
-        """Sends a request. Raises LinkLostError when there is no session, UsageError when it is too long."""
+        """Sends a request. Raises what ended the session, where it has just been lost (a crash, say), LinkLostError
+        where there was none, UsageError when the request is too long."""
         with self._lock:
             self._require_transport()
             if self._peer.state is not State.OPEN:
-                raise LinkLostError(f"{self.name}: there is no session with the device", "Open it again.")
+                raise self._ended_by or LinkLostError(
+                    f"{self.name}: there is no session with the device", "Open it again."
+                )
             call = Call(kind.name, self._next_number, started=time.monotonic())
             message = messages.join(kind, call.number, body)
             if len(message) > self._peer.max_message:
@@ -348,6 +353,7 @@ class Session:
         for call in list(self._calls.values()):
             self._finish(call)
             call.answers.put(error)
+        self._ended_by = error
         self._opened.put(error)
         self._ended.set()
         self._log_ready.notify_all()
