@@ -18,22 +18,28 @@ from colibri_sdk.boards import Board, load_board
 from colibri_sdk.convert.progress import Silent
 from colibri_sdk.device import Device
 from colibri_sdk.emulator import Emulator
-from colibri_sdk.flash import write_card
+from colibri_sdk.flash import volume, write_card
+from colibri_sdk.flash.card import MODEL_TYPE, read_partitions
+from colibri_sdk.image.layout import PAGE
+from colibri_sdk.image.reader import ImageFile
 from colibri_sdk.update.calls import UpdateCalls
 from colibri_sdk.update.expert import ExpertUpdate, expert_content, update_expert
 from colibri_sdk.update.messages import UpdateStatus
 from colibri_sdk.update.model import ModelUpdate, host_twin, update_model
+from colibri_sdk.update.transfer import Transfer
 from update_images import EXPERT, LAYER
 
-# This machine runs all tests; emulated boards, whose lines are slow, what other processors or drivers could break.
-BOARDS = [
-    "host",
-    pytest.param("virt-aarch64", marks=pytest.mark.qemu),
-    pytest.param("virt-riscv64", marks=pytest.mark.qemu),
-]
+ALL_BOARDS = ("host", "virt-aarch64", "virt-riscv64", "rpi3", "hifive-unleashed")
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
 TOKENS = 6
 TIMEOUT = 60.0
+
+
+def on(*names: str) -> Any:
+    """The test runs on each of these boards, as its argument `name`. This machine's runs all tests; emulated ones those
+    that other processors, slow lines, or drivers of media could break."""
+    boards = [name if name == "host" else pytest.param(name, marks=pytest.mark.qemu) for name in names]
+    return pytest.mark.parametrize("name", boards)
 
 
 class Bench:
@@ -56,6 +62,14 @@ class Bench:
         ):
             yield device, running
 
+    def boot_state(self) -> volume.BootState:
+        """As the card has it at this moment, while a board runs too."""
+        (start,) = [part.start for part in read_partitions(self.card) if part.type == MODEL_TYPE]
+        with self.card.open("rb") as file:
+            found = volume.read(file, start, str(self.card))
+        assert found is not None
+        return found[1]
+
 
 def expected_answers(images: Mapping[str, Path]) -> dict[str, str]:
     """What each image must answer, by this machine's engine."""
@@ -76,6 +90,15 @@ def replace(device: Device, image: Path, **options: Any) -> ExpertUpdate:
 
 def renew(device: Device, image: Path, **options: Any) -> ModelUpdate:
     return update_model(device, image, **{"progress": Silent(), "log": lambda _: None, **options})
+
+
+def put_on_trial(device: Device, image: Path, *, tries: int = 0) -> None:
+    """Writes a model and puts it on trial. It is not started."""
+    calls = UpdateCalls(device)
+    with ImageFile(image) as file:
+        calls.begin_model(file.bytes_at(0, PAGE), file.signature.encode(), tries)
+        Transfer(calls, file, calls.directory(), device.info().image_bytes).run(Silent())
+    calls.commit(Silent())
 
 
 def status_of(device: Device) -> UpdateStatus:

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images for tests of updates: one, the same with another expert, and one with other weights; from 250 KB."""
+"""Images for tests of updates: one, the same with another expert, one with other weights, and some that are of no use;
+from 250 KB."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import numpy as np
 
 import checkpoints
 from colibri_sdk.convert import pack
@@ -16,14 +19,16 @@ SETTINGS = checkpoints.config(hidden_size=64, intermediate_size=96, num_local_ex
 
 def make_images(directory: Path) -> dict[str, Path]:
     """By name: "old", "expert" (with another expert in one place), "new" (all weights are others), "large" (its context
-    takes more than 2 MB of KV cache)."""
+    takes more than 2 MB of KV cache), "overflowing" (whole, but no logit is a finite number)."""
     old = checkpoints.tensors(SETTINGS, seed=1)
     changed = dict(old)
     name = f"model.layers.{LAYER}.block_sparse_moe.experts.{EXPERT}.w1.weight"
     changed[name] = old[name][::-1].copy()
     new = checkpoints.tensors(SETTINGS, seed=2)
+    overflowing = {**old, "model.norm.weight": np.full(SETTINGS["hidden_size"], 1e38, np.float32)}
+    kinds = {"old": old, "expert": changed, "new": new, "large": new, "overflowing": overflowing}
     made = {}
-    for kind, tensors in {"old": old, "expert": changed, "new": new, "large": new}.items():
+    for kind, tensors in kinds.items():
         settings = {**SETTINGS, **({"max_position_embeddings": 25_000} if kind == "large" else {})}
         made[kind] = directory / f"{kind}.colibri"
         pack(checkpoints.write(directory / kind, settings, tensors), made[kind], quant="q8")

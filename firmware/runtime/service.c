@@ -331,17 +331,33 @@ void service_release(struct service *service)
     }
 }
 
+void service_watch(struct service *service)
+{
+    const struct hal_watchdog *watchdog = &hal_board.watchdog;
+    service->watched = watchdog->api != NULL;
+    if (service->watched &&
+        watchdog->api->start(watchdog->config, watchdog->state, SERVICE_WATCHDOG_MS) != HAL_OK) {
+        log_begin(&service->log, LOG_WARNING);
+        log_text(&service->log, "the watchdog does not start");
+        log_end(&service->log);
+    }
+}
+
+void service_unwatch(struct service *service)
+{
+    const struct hal_watchdog *watchdog = &hal_board.watchdog;
+    service->watched = false;
+    if (watchdog->api != NULL) {
+        watchdog->api->stop(watchdog->config, watchdog->state);
+    }
+}
+
 void service_begin(struct service *service, const struct request *request)
 {
     service->running = (struct running){.type = request->type, .request = request->number, .epoch = request->epoch};
     service->link.busy = true;
     fault_name_request(request->number);
-    const struct hal_watchdog *watchdog = &hal_board.watchdog;
-    if (watchdog->api != NULL && watchdog->api->start(watchdog->config, watchdog->state, SERVICE_WATCHDOG_MS) != HAL_OK) {
-        log_begin(&service->log, LOG_WARNING);
-        log_text(&service->log, "the watchdog does not start");
-        log_end(&service->log);
-    }
+    service_watch(service);
 }
 
 void service_end(struct service *service)
@@ -349,10 +365,7 @@ void service_end(struct service *service)
     service->running = (struct running){0};
     service->link.busy = false;
     fault_name_request(0);
-    const struct hal_watchdog *watchdog = &hal_board.watchdog;
-    if (watchdog->api != NULL) {
-        watchdog->api->stop(watchdog->config, watchdog->state);
-    }
+    service_unwatch(service);
 }
 
 bool service_poll(struct service *service)
@@ -415,7 +428,7 @@ static void kick(void *user)
 {
     const struct service *service = user;
     const struct hal_watchdog *watchdog = &hal_board.watchdog;
-    if (service->running.type != 0 && watchdog->api != NULL) {
+    if (service->watched) {
         watchdog->api->kick(watchdog->config, watchdog->state);
     }
 }
@@ -442,6 +455,7 @@ void service_init(struct service *service)
     update_init(&service->update, &(struct update_setup){0});
     service->waiting = (struct request){0};
     service->running = (struct running){0};
+    service->watched = false;
     service->holding = false;
     writer_begin(&service->route, service->route_bytes, sizeof service->route_bytes);
     link_init(&service->link, &config);

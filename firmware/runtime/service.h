@@ -22,8 +22,8 @@
 
 #define FIRMWARE_VERSION "0.2.0"
 
-/* A request that does not poll for so long hangs. The longest stretch without a poll is a self-test or the check of
- * an image, seconds on a slow board. */
+/* A request, or the start of a model on trial, that does not poll for so long hangs. The longest stretch without a poll
+ * is a self-test or the check of an image, seconds on a slow board. */
 #define SERVICE_WATCHDOG_MS 30000u
 
 /* ROUTE events are collected up to about a frame. */
@@ -88,6 +88,7 @@ struct service {
     struct update update;
     struct request waiting; /* to be answered when the update's job is done */
     struct running running;
+    bool watched; /* between service_watch and service_unwatch */
     bool holding; /* a message of the link is being read */
     struct writer route;
     uint8_t route_bytes[SERVICE_ROUTE_BYTES];
@@ -107,6 +108,10 @@ bool service_poll(struct service *service);
 /* The same at a bounded rate, and the other hooks, for colibri_config; `user` is the service. */
 struct colibri_hooks service_hooks(struct service *service);
 
+/* Between these two, who does not poll for SERVICE_WATCHDOG_MS ends in a fault (fault.h). */
+void service_watch(struct service *service);
+void service_unwatch(struct service *service);
+
 /* The pattern behind the arena. */
 void service_paint_canary(uint8_t *canary);
 bool service_canary_intact(const uint8_t *canary);
@@ -115,7 +120,7 @@ bool service_canary_intact(const uint8_t *canary);
 
 /* Gives the message back: call it when nothing of the body is needed any more. */
 void service_release(struct service *service);
-/* Between these two the request counts as running. */
+/* Between these two the request counts as running, and is watched. */
 void service_begin(struct service *service, const struct request *request);
 void service_end(struct service *service);
 void service_result(struct service *service, const struct request *request, const void *data, size_t bytes);

@@ -382,6 +382,7 @@ static colibri_status check_trial(struct service *service, struct colibri_detail
 {
     struct colibri_selftest_report report = {0};
     colibri_status status = COLIBRI_OK;
+    (void)service_poll(service); /* the engine's start takes long enough by itself */
     if (service->scratch != NULL) {
         status = colibri_selftest(NULL, service->scratch, COLIBRI_SELFTEST_BYTES, &report);
     }
@@ -390,6 +391,22 @@ static colibri_status check_trial(struct service *service, struct colibri_detail
     }
     status = boot_check(service->model.engine);
     return status == COLIBRI_OK ? status : col_fail(status, detail, "first position", 0, 0);
+}
+
+/* One that hangs must come to an end, without anybody's help: its start is watched, as a request is. */
+static colibri_status start_trial(struct service *service, const struct store_options *options,
+                                  struct colibri_detail *detail)
+{
+    const bool watched = service->watched; /* by CONFIGURE */
+    service_watch(service);
+    colibri_status status = set_up(service, options, boot_extent(&service->boot), detail);
+    if (status == COLIBRI_OK) {
+        status = check_trial(service, detail);
+    }
+    if (!watched) {
+        service_unwatch(service);
+    }
+    return status;
 }
 
 /* Finds the volume or image on the medium; the first page of memory is overwritten. */
@@ -414,10 +431,8 @@ static colibri_status start_chosen(struct service *service, const struct store_o
         *detail = (struct colibri_detail){0};
         boot_next(boot);
         service->model.kept_bytes = 0;
-        status = set_up(service, options, boot_extent(boot), detail);
-        if (status == COLIBRI_OK && boot->on_trial) {
-            status = check_trial(service, detail);
-        }
+        status = boot->on_trial ? start_trial(service, options, detail)
+                                : set_up(service, options, boot_extent(boot), detail);
         if (status != COLIBRI_OK) {
             service->model.engine = NULL;
         }
