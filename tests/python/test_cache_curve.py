@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -142,10 +143,13 @@ def test_picture_is_a_png(points: list[Point], tmp_path: Path) -> None:
 
 
 def test_pictures_that_cannot_be_are_refused(points: list[Point], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="not supported"):
+    with pytest.raises(UsageError, match=r"End it in \.png, \.svg or \.pdf"):
         draw(points, tmp_path / "c.xyz", title="hummingbird")
-    with pytest.raises(UsageError, match="cannot be written"):
+    with pytest.raises(UsageError, match="no is no directory"):
         draw(points, tmp_path / "no" / "c.png", title="hummingbird")
+    (tmp_path / "d.png").mkdir()
+    with pytest.raises(UsageError, match="cannot be written"):
+        draw(points, tmp_path / "d.png", title="hummingbird")
 
 
 def test_long_curves_are_thinned_to_their_ends(points: list[Point]) -> None:
@@ -286,9 +290,9 @@ def test_the_recording_comes_before_the_pins(copy: Path, capsys: pytest.CaptureF
     assert "one prompt does not tell" in capsys.readouterr().err
     assert load(Path("one.npz")).prompts == 1
     assert run([*arguments, "-o", "nowhere/t.npz", "--pins", "2"]) == EXIT_USAGE
-    assert "nowhere/t.npz cannot be written" in capsys.readouterr().err
+    assert "nowhere is no directory" in capsys.readouterr().err
     assert run([*arguments, "-o", "p.txt/t.npz", "--pins", "2"]) == EXIT_USAGE
-    assert "p.txt/t.npz cannot be written" in capsys.readouterr().err
+    assert "p.txt is no directory" in capsys.readouterr().err
     assert copy.read_bytes() == before
 
 
@@ -298,14 +302,28 @@ def test_the_recording_comes_before_the_pins(copy: Path, capsys: pytest.CaptureF
         (["profile", "hb.colibri", "--prompts", "empty.txt"], "has no text"),
         (["profile", "hb.colibri", "--prompts", "p.txt", "--pins", "2"], "about pins"),
         (["plan", "hb.colibri", "--curve", "c.png"], "about a trace"),
-        (["plan", "hb.colibri", "--profile", "p.txt"], "is no trace of routing"),
+        (["plan", "hb.colibri", "--profile", "p.txt"], "is no trace of routing: it is no .npz file\n"),
+        (["plan", "hb.colibri", "--profile", "other.npz", "--read-rate", "0"], "--read-rate 0"),
+        (["plan", "hb.colibri", "--profile", "other.npz", "--curve", "c.xyz"], "End it in .png"),
+        (["plan", "hb.colibri", "--profile", "other.npz", "--curve", "no/c.png"], "no is no directory"),
+        (["plan", "hb.colibri", "--store", "memory", "--cache-slots", "2"], "Leave --store out"),
+        (["plan", "hb.colibri", "--cache-slots", "0"], "from 1 on or auto, not '0'"),
+        (["plan", "hb.colibri", "--memory-limit", "99999999999999G"], "is more than there can be"),
+        (["plan", "hb.colibri", "--memory-limit", "9" * 5000], "is more than there can be"),
+        (["profile", "hb.colibri", "--prompts", "half.jsonl"], "half of a surrogate pair"),
+        (["profile", "mute.colibri", "--prompts", "p.txt"], "has no tokenizer, and these prompts are text"),
+        (["run", "hb.colibri", "hello", "--temperature", "nan"], "nan is no number"),
+        (["run", "hb.colibri", "hello", "--timeout", "inf"], "--timeout"),
+        (["run", "hb.colibri", "hello", "--max-tokens", "99999999999"], "4294967295"),
         (["plan", "hb.colibri", "--profile", "other.npz"], "recorded with image 0000"),
     ],
 )
 def test_wrong_uses_are_explained(
-    copy: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+    copy: Path, images: dict[str, Path], capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     Path("empty.txt").write_text("\n")
+    Path("half.jsonl").write_text('{"prompt": "\\ud800"}\n')
+    shutil.copy(images["old"], "mute.colibri")
     save(make_trace([8] * 4, [[(0, 1, [(0, 1)])]]), Path("other.npz"))
     assert run(arguments) == EXIT_USAGE
     assert message in capsys.readouterr().err

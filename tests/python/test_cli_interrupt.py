@@ -16,6 +16,7 @@ import pytest
 from colibri_sdk import errors
 from colibri_sdk.cli import chat, main
 from colibri_sdk.cli.terminated import Terminated
+from colibri_sdk.image.layout import MAGIC
 
 WAIT_SECONDS = 60.0
 
@@ -246,7 +247,7 @@ def test_timeout_reaches_the_device_when_it_is_given(
 
     monkeypatch.setattr(f"colibri_sdk.targets.{place}", opened)
     image = tmp_path / "a.colibri"
-    image.write_bytes(b"")
+    image.write_bytes(MAGIC)
     line = ["selftest", *(["--model", str(image)] if place == "emulated" else ["--port", "unix:nowhere"]), *words]
     assert main.run(line) == errors.EXIT_NO_DEVICE
     assert {name: value for name, value in seen.items() if name == "timeout"} == wanted

@@ -248,9 +248,9 @@ def test_failure_leaves_neither_half_a_card_nor_scratch(rpi3: Board, model: Path
 def test_what_is_no_image_is_refused(rpi3: Board, firmware: Firmware, tmp_path: Path) -> None:
     text = tmp_path / "model.colibri"
     text.write_text("not a model")
-    with pytest.raises(ImageError, match="is not a Colibri image"):
+    with pytest.raises(ImageError, match="is no Colibri image"):
         write_card(rpi3, firmware=firmware, model=text, to=tmp_path / "card.img")
-    with pytest.raises(FlashError, match="No such file"):
+    with pytest.raises(UsageError, match="No such file"):
         write_card(rpi3, firmware=firmware, model=tmp_path / "nothing", to=tmp_path / "card.img")
 
 

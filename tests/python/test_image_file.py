@@ -17,6 +17,7 @@ import checkpoints
 from colibri_sdk.convert import pack
 from colibri_sdk.engine import Library
 from colibri_sdk.errors import ImageError, InternalError, UsageError
+from colibri_sdk.image.kinds import require_image
 from colibri_sdk.image.layout import HEADER, LAYER, MODEL, PAGE, SectionKind
 from colibri_sdk.image.reader import ImageFile
 from colibri_sdk.image.writer import ImageWriter, short_utf8
@@ -159,12 +160,35 @@ def test_structure_that_cannot_be_read(
     assert caught.value.hint and "damaged.colibri" in caught.value.message
 
 
-@pytest.mark.parametrize("size", [0, 1, 127, 4095])
-def test_file_that_is_too_short(image: Path, tmp_path: Path, size: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "words"), [(0, "it is empty"), (1, "begins with b'C'"), (127, "only 127 bytes"), (4095, "only 4095 bytes")]
+)
+def test_file_that_is_too_short(image: Path, tmp_path: Path, size: int, words: str) -> None:
     copy = tmp_path / "short.colibri"
     copy.write_bytes(image.read_bytes()[:size])
-    with pytest.raises(ImageError, match=f"only {size} bytes"):
+    with pytest.raises(ImageError, match=words):
         ImageFile(copy)
+
+
+@pytest.mark.parametrize(
+    ("head", "words", "advice"),
+    [
+        (b"COLIPKG\x1a", "is an update of one expert", "update expert"),
+        (bytes(510) + b"\x55\xaa", "is a card or disk", "--card"),
+        (b"COLIVOL\x1a", "a card's model partition", "--card"),
+        (b"GGUF\3\0\0\0", "is a GGUF file", "pack"),
+        (b"PK\3\4", "is a ZIP archive", "--profile"),
+        (b'{"kind": ', 'begins with b\'{"kind":', "pack"),
+    ],
+)
+@pytest.mark.parametrize("size", [512, PAGE])
+def test_another_kind_of_file_is_named(tmp_path: Path, head: bytes, words: str, advice: str, size: int) -> None:
+    path = tmp_path / "a.colibri"
+    path.write_bytes(head.ljust(size, b"\0"))
+    for look in (ImageFile, require_image):
+        with pytest.raises(ImageError, match=words) as caught:
+            look(path)
+        assert "a.colibri is no Colibri image" in caught.value.message and advice in caught.value.hint
 
 
 def test_file_that_is_not_there(tmp_path: Path) -> None:

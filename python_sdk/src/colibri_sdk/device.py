@@ -478,7 +478,7 @@ class Device:
             )
         except struct.error as error:
             raise UsageError(
-                f"a number of slots or bytes is out of range: {error}", "They are not negative."
+                f"a number of slots or bytes is out of range: {error}", "Slots are 0 to 2^32 - 1, bytes 0 to 2^64 - 1."
             ) from error
         configured = Configured.read(Reader(self._ask(Type.CONFIGURE, body)))
         self._read_info()
@@ -493,7 +493,7 @@ class Device:
         try:
             body = messages.pack_logits(ids, last)
         except struct.error as error:
-            raise UsageError(f"a token id or a count is out of range: {error}", "They are not negative.") from error
+            raise UsageError(f"a token id or a count is out of range: {error}", "They are 0 to 2^32 - 1.") from error
         routes, rows = Routes(), []
         with self._request(Type.LOGITS, body) as (session, call):
             while True:

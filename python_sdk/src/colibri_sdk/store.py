@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from colibri_sdk.link.messages import Configured
 
 STORES = ("auto", "memory", "block")
+MOST_BYTES = 2**63 - 1
+_DIGITS = 20  # more than MOST_BYTES has
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -38,4 +40,8 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"(\d+)\s*(?:([KMG])(?:i?B)?|B)?", text.strip(), re.IGNORECASE)
     if match is None:
         raise UsageError(f"'{text}' is no size", "Write bytes, or a number with K, M or G: 64M.")
-    return int(match[1]) * _UNITS[(match[2] or "").upper()]
+    digits = match[1].lstrip("0") or "0"
+    size = int(digits[:_DIGITS]) * _UNITS[(match[2] or "").upper()]
+    if len(digits) >= _DIGITS or size > MOST_BYTES:
+        raise UsageError(f"'{text}' is more than there can be", "Write bytes, or a number with K, M or G: 64M.")
+    return size

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from colibri_sdk import ports
-from colibri_sdk.errors import NoDeviceError, TransferError, UsageError
+from colibri_sdk.errors import ColibriError, NoDeviceError, TransferError, UsageError
 
 if TYPE_CHECKING:
     from colibri_sdk.boards import Board
     from colibri_sdk.build import Firmware
-    from colibri_sdk.device import Device
+    from colibri_sdk.device import Device, DeviceInfo
     from colibri_sdk.emulator import Emulator
     from colibri_sdk.store import StoreChoice
 
@@ -46,14 +46,16 @@ def image_for(model: Path, *, quant: str = "q8", log: Log | None = None, progres
     """The image to use for `model`: itself, or, for a checkpoint, one packed now and kept in build/.
 
     A checkpoint is a directory or a GGUF file. The kept image is used again as long as the checkpoint's files and the
-    packer are those that it was made from.
+    packer are those that it was made from. Raises ImageError for a file of another kind.
     """
     from filelock import FileLock
 
     from colibri_sdk.convert.quantisation import parse
+    from colibri_sdk.image.kinds import require_image
     from colibri_sdk.paths import build_dir
 
-    if model.is_file() and model.suffix != ".gguf":
+    if not is_checkpoint(model) and model.is_file():
+        require_image(model)
         return model
     if not model.is_file() and not (model / "config.json").is_file():
         raise UsageError(
@@ -75,6 +77,11 @@ def image_for(model: Path, *, quant: str = "q8", log: Log | None = None, progres
             pack(model, out, quant=quant, progress=progress)
             origin.write_text(wanted)
     return out
+
+
+def is_checkpoint(path: Path) -> bool:
+    """A directory, or a GGUF file: what is packed before it is used."""
+    return path.is_dir() or (path.is_file() and path.suffix == ".gguf")
 
 
 def model_name(checkpoint: Path) -> str:
@@ -185,16 +192,22 @@ def on_card(
 
 def require_model(device: Device, where: str) -> None:
     """Raises ImageError or DeviceError with the device's reason when it has no model."""
+    reason = why_no_model(device.info(), where)
+    if reason is not None:
+        raise reason
+
+
+def why_no_model(info: DeviceInfo, where: str) -> ColibriError | None:
+    """The device's reason for having no model; None when it has one. `where` names the device."""
     from colibri_sdk.status import Status, failure
 
-    info = device.info()
     if info.state != "no model":
-        return
+        return None
     try:
         reason = Status(info.status).name.removeprefix("E_").lower().replace("_", " ")
     except ValueError:
         reason = f"status {info.status}"
-    raise failure(
+    return failure(
         info.status,
         f"no model: {reason}",
         subject=where,

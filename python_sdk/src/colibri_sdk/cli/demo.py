@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,17 +28,35 @@ PROMPTS = (
 @click.option("--board", "-b", "board_name", default="rpi3", show_default=True, help="The board to emulate.")
 @click.option("--prompt", "prompts", multiple=True, help="Your own prompt; may be given several times.")
 @options.quant_option
+@options.public_key_option
+@options.signing_key_option
 @options.store_options
 @output.json_option
-def command(board_name: str, prompts: tuple[str, ...], quant: str, as_json: bool, **values: Any) -> None:
-    """Build the firmware, pack the demo model, write a card, boot it in the emulator, ask, and show the figures."""
+def command(
+    board_name: str,
+    prompts: tuple[str, ...],
+    quant: str,
+    public_key: Path | None,
+    key: Path | None,
+    as_json: bool,
+    **values: Any,
+) -> None:
+    """Build the firmware, pack the demo model, write a card, boot it in the emulator, ask, and show the figures.
+
+    With --public-key the firmware runs only what the key's owner signed, and --key signs the model for this board; with
+    --key alone the firmware trusts its public half.
+    """
     from colibri_sdk import paths, targets
     from colibri_sdk.answers import ask
-    from colibri_sdk.boards import load_board
-    from colibri_sdk.errors import NoDeviceError
+    from colibri_sdk.errors import NoDeviceError, UsageError
 
+    if public_key is not None and key is None:
+        raise UsageError(
+            f"a board that trusts {public_key} does not start the demo's model, which is packed here and not signed",
+            "Give the private half too, with --key, which signs it.",
+        )
     store = options.take_store(values)
-    board = load_board(board_name)
+    board = options.chosen_board(board_name, public_key=public_key or key)
     if not board.emulated:
         raise NoDeviceError(
             f"{board.name} has no emulator", "Choose another --board; `colibri-sdk boards` says which have."
@@ -47,7 +66,13 @@ def command(board_name: str, prompts: tuple[str, ...], quant: str, as_json: bool
     answers: list[Answer] = []
     with (
         tempfile.TemporaryDirectory(prefix="demo-", dir=paths.build_dir()) as scratch,
-        targets.emulated(board, image, directory=Path(scratch), log=output.note, store=store) as target,
+        targets.emulated(
+            board,
+            _signed(image, key, board.name, scratch),
+            directory=Path(scratch),
+            log=output.note,
+            store=store,
+        ) as target,
     ):
         for prompt in prompts or PROMPTS:
             if not as_json:
@@ -58,10 +83,23 @@ def command(board_name: str, prompts: tuple[str, ...], quant: str, as_json: bool
             if not as_json:
                 click.echo()
         sizes = _sizes(target, image)
+        has_key = target.device.info().has_key
     if as_json:
-        output.emit_json(_summary(answers, list(prompts or PROMPTS), sizes))
+        output.emit_json(_summary(answers, list(prompts or PROMPTS), {**sizes, "has_key": has_key}))
     else:
-        _show(board_name, answers, sizes)
+        _show(board_name, answers, sizes, has_key)
+
+
+def _signed(image: Path, key: Path | None, board: str, scratch: str) -> Path:
+    """The image, or a copy that is signed for the board: the image is kept for other runs, with other keys."""
+    if key is None:
+        return image
+    from colibri_sdk.signing import PrivateKey, sign_image
+
+    copy = Path(scratch) / image.name
+    shutil.copyfile(image, copy)
+    sign_image(copy, PrivateKey.load(key), board=board)
+    return copy
 
 
 def _sizes(target: Target, image: Path) -> dict[str, int]:
@@ -77,19 +115,22 @@ def _sizes(target: Target, image: Path) -> dict[str, int]:
     }
 
 
-def _summary(answers: list[Answer], prompts: list[str], sizes: dict[str, int]) -> dict[str, Any]:
-    """The first answer's fields at the top, as `run` has them; then the sizes; then all answers."""
+def _summary(answers: list[Answer], prompts: list[str], figures: dict[str, int]) -> dict[str, Any]:
+    """The first answer's fields at the top, as `run` has them; then sizes and whether there is a key; then all."""
     each = [{"prompt": prompt, **answer.as_json()} for prompt, answer in zip(prompts, answers, strict=True)]
-    return {**each[0], **sizes, "answers": each}
+    return {**each[0], **figures, "answers": each}
 
 
-def _show(board_name: str, answers: list[Answer], sizes: dict[str, int]) -> None:
+def _show(board_name: str, answers: list[Answer], sizes: dict[str, int], has_key: bool) -> None:
+    from colibri_sdk.update.report import takes
+
     click.echo()
     arena, peak = sizes["arena_bytes"], sizes["arena_peak_bytes"]
     output.table(
         ["", ""],
         [
             ["board", f"{board_name}, emulated"],
+            ["takes", takes(has_key)],
             ["kernels", answers[0].stats.kernels],
             ["firmware", output.size(sizes["firmware_bytes"])],
             ["image", output.size(sizes["image_bytes"])],

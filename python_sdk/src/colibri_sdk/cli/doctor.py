@@ -8,6 +8,7 @@ import click
 from colibri_sdk import doctor
 from colibri_sdk.boards import list_boards
 from colibri_sdk.cli import output
+from colibri_sdk.errors import ColibriError
 
 
 @click.command()
@@ -39,6 +40,9 @@ def command(udev_rules: bool, port: str | None, as_json: bool) -> int:
 def _device_check(port: str) -> doctor.Check:
     from colibri_sdk.device import Device
 
-    with Device.open(port) as device:
-        info = device.info()
+    try:
+        with Device.open(port) as device:
+            info = device.info()
+    except ColibriError as error:  # the rest of the report is for finding out why
+        return doctor.Check(f"device {port}", doctor.Verdict.MISSING, error.message, error.hint)
     return doctor.check_device(port, info.board, info.has_key)

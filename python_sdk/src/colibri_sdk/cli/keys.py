@@ -76,8 +76,11 @@ def sign(image: Path, key: Path, counter: int, board: str, as_json: bool) -> Non
 def verify(image: Path, public_key: Path, counter: int, board: str, as_json: bool) -> None:
     """Check that IMAGE is what the key's owner signed, to the last expert. Exit code 8 when it is not signed by that
     key, 7 when it is damaged or for another board."""
+    from colibri_sdk.boards import load_board
     from colibri_sdk.signing import PublicKey, verify_image
 
+    if board:
+        load_board(board)
     found = verify_image(image, PublicKey.load(public_key), counter=counter, board=board)
     _show(image, found, as_json, "right: signed")
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @options.prompts_option(required=True)
 @options.quant_option
 @click.option("--limit", type=click.IntRange(0), default=0, help="Only the first so many prompts; 0: all.")
-@click.option("--max-tokens", type=click.IntRange(0), default=0, help="Longest answer; 0: what fits.")
+@click.option("--max-tokens", type=options.COUNT, default=0, help="Longest answer; 0: what fits.")
 @click.option(
     "--output",
     "-o",
@@ -70,10 +70,12 @@ def command(
             f"{model} is a checkpoint; pins are written into an image",
             f"Pack it first: colibri-sdk pack {model} -o {targets.model_name(model)}.colibri",
         )
+    to = output_ or Path(f"{targets.model_name(model).removesuffix('.colibri')}.trace.npz")
+    if not to.parent.is_dir():  # recording may take long
+        raise UsageError(f"{to.parent} is no directory", "Make it first, or name another file with -o.")
     library = Library.load()
     with output.Progress("recording", "prompts") as progress:
         trace = record(image, wanted, max_tokens=max_tokens, library=library, progress=progress.update)
-    to = output_ or Path(f"{targets.model_name(model).removesuffix('.colibri')}.trace.npz")
     traces.save(trace, to)  # before the image changes: whatever fails then, the recording is there
     choice = None
     if pin:

@@ -29,7 +29,7 @@ _DRAWINGS_PER_SECOND = 4
 @options.store_options
 @options.prompts_option(required=False)
 @click.option("--limit", type=click.IntRange(0), default=0, help="Only the first so many prompts; 0: all.")
-@click.option("--max-tokens", type=click.IntRange(0), default=0, help="Longest answer; 0: what fits.")
+@click.option("--max-tokens", type=options.COUNT, default=0, help="Longest answer; 0: what fits.")
 @click.option(
     "--once", is_flag=True, help="Draw once, behind the last answer; the default where stdout is no terminal."
 )

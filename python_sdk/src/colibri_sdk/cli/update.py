@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from colibri_sdk.cli import options, output
+from colibri_sdk.cli.terminated import Terminated
 from colibri_sdk.errors import LinkLostError, LinkTimeoutError, UsageError
 
 if TYPE_CHECKING:
@@ -50,21 +51,13 @@ def open_target(card: Path | None, values: dict[str, Any]) -> Iterator[Target]:
         with options.open_target(**values) as target:
             yield target
         return
-    for name in ("port", "board_name", "model", "cpu", "baud"):
+    for name in ("port", "board_name", "model", "cpu", "memory", "baud"):
         if values[name] is not None:
             word = name.removesuffix("_name").replace("_", "-")
             raise UsageError(f"--card and --{word} do not go together", "--card is started on this machine.")
     limit = {} if values["timeout"] is None else {"timeout": values["timeout"]}
     with targets.on_card(card, log=output.note, public_key=values["public_key"], **limit) as target:
         yield target
-
-
-def key_option(function: F) -> F:
-    return click.option(
-        "--key",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Private key to sign with, for a board that was built with its public half (`colibri-sdk keys`).",
-    )(function)
 
 
 def terms_options(function: F) -> F:
@@ -75,7 +68,7 @@ def terms_options(function: F) -> F:
         help="Security counter to sign with. Default: that of NEW, else of --model, if --key signed it; else 0.",
     )
     any_board = click.option("--any-board", is_flag=True, help="Sign for every board, not only for the device's kind.")
-    return key_option(counter(any_board(function)))
+    return options.signing_key_option(counter(any_board(function)))
 
 
 force_option = click.option(
@@ -114,13 +107,23 @@ def _check_card(card: Path | None, update: Signed | None, force: bool, values: d
 
 
 @contextmanager
-def resumable() -> Iterator[None]:
-    """A line that breaks is no loss: the error says how to go on."""
+def resumable(if_given_up: str) -> Iterator[None]:
+    """A line that breaks and Ctrl-C are no loss: what is said then is how to go on, and what holds until then."""
     try:
         yield
     except (LinkLostError, LinkTimeoutError) as error:
         error.hint = f"{error.hint} Then run the same command again: what has arrived need not travel again.".strip()
         raise
+    except (KeyboardInterrupt, Terminated):
+        output.note(f"Run the same command again to go on: what has arrived need not travel again. {if_given_up}")
+        raise
+
+
+_EXPERT_GIVEN_UP = "Until then the device answers with the old expert, or the new one if it was all there."
+_MODEL_GIVEN_UP = (
+    "Until then the device runs the old model, or the new one on trial: `update status` says which, `update rollback` "
+    "gives the update up."
+)
 
 
 @click.group()
@@ -165,7 +168,8 @@ def expert_command(
         _signer(new, key, counter, any_board, card, values)
         done = _send_package(new, layer, expert, card, force, values)
     else:
-        source = targets.image_for(new, quant=values["quant"], log=output.note)
+        packed = targets.is_checkpoint(new)  # else it may be an image, or an expert alone
+        source = targets.image_for(new, quant=values["quant"], log=output.note) if packed else new
         signer = _signer(source, key, counter, any_board, card, values)
         _check_card(card, signer.signed if signer else None, force, values)
         done = _send_expert(source, layer, expert, signer, card, values)
@@ -183,10 +187,16 @@ def _send_expert(
     card: Path | None,
     values: dict[str, Any],
 ) -> ExpertUpdate:
+    from colibri_sdk.targets import require_model
     from colibri_sdk.update.expert import check_relation, expert_content, update_expert
 
     at, which = _place(layer, expert)
-    with expert_content(source, at, which) as content, open_target(card, values) as target, resumable():
+    with (
+        expert_content(source, at, which) as content,
+        open_target(card, values) as target,
+        resumable(_EXPERT_GIVEN_UP),
+    ):
+        require_model(target.device, "the device")
         info = target.device.info()
         check_relation(
             source,
@@ -202,6 +212,7 @@ def _send_expert(
 def _send_package(
     new: Path, layer: int | None, expert: int | None, card: Path | None, force: bool, values: dict[str, Any]
 ) -> ExpertUpdate:
+    from colibri_sdk.targets import require_model
     from colibri_sdk.update.expert import update_expert
     from colibri_sdk.update.package import open_package
 
@@ -212,9 +223,10 @@ def _send_package(
         _check_card(card, package.signed, force, values)
         with (
             open_target(card, values) as target,
-            resumable(),
+            resumable(_EXPERT_GIVEN_UP),
             output.Progress(f"expert {place[0]}/{place[1]}", rate=True) as progress,
         ):
+            require_model(target.device, "the device")
             return update_expert(target.device, package.content, *place, progress=progress, prepared=package.update)
 
 
@@ -258,7 +270,7 @@ def _signer(
 @click.option("--generation", type=click.IntRange(1, 2**32 - 1), help="Higher than what the devices have. Default: 1.")
 @click.option("--counter", type=click.IntRange(0, 2**64 - 1), help="Security counter. Default: the base image's.")
 @click.option("--board", "board_name", default="", help="The only board that may take it. Default: any.")
-@key_option
+@options.signing_key_option
 @click.option("--output", "-o", "out", type=click.Path(dir_okay=False, path_type=Path), help="The file to write.")
 @output.json_option
 def sign_command(
@@ -279,6 +291,7 @@ def sign_command(
     """
     import numpy as np
 
+    from colibri_sdk.boards import load_board
     from colibri_sdk.image.layout import UPDATE
     from colibri_sdk.image.reader import ImageFile
     from colibri_sdk.signing import PrivateKey, sign_update
@@ -286,6 +299,8 @@ def sign_command(
     from colibri_sdk.update.package import write_package
 
     at, which = _place(layer, expert)
+    if board_name:
+        load_board(board_name)
     private = None if key is None else PrivateKey.load(key)
     path = out or Path(f"{base.stem}-{at}-{which}.update")
     with ImageFile(base) as image, expert_content(base, at, which) as old, expert_content(new, at, which) as content:
@@ -360,16 +375,19 @@ def model_command(
     back. A command that was interrupted goes on where it stopped when it is run again.
     """
     from colibri_sdk import targets
+    from colibri_sdk.image.reader import ImageFile
     from colibri_sdk.update.model import update_model
     from colibri_sdk.update.signer import signed_of
 
     image = targets.image_for(new, quant=values["quant"], log=output.note)
+    with ImageFile(image):
+        pass  # a file that is none is found before a device is started, or waited for
     signer = _signer(image, key, counter, any_board, card, values)
     _check_card(card, signer.signed if signer else signed_of(image), force, values)
     with (
         open_target(card, values) as target,
+        resumable(_MODEL_GIVEN_UP),
         _signed_image(image, signer, target) as signed,
-        resumable(),
         output.Progress(new.name, rate=True) as progress,
     ):
         done = update_model(
@@ -422,16 +440,22 @@ def _show_model(done: ModelUpdate) -> None:
 @output.json_option
 def status_command(card: Path | None, as_json: bool, **values: Any) -> None:
     """Show slots, trial, replaced experts and any update that is open; and what became of the last trial."""
+    from colibri_sdk.targets import why_no_model
     from colibri_sdk.update import report
     from colibri_sdk.update.calls import UpdateCalls
 
     with open_target(card, values) as target:
         status = UpdateCalls(target.device).status()
-        has_key = target.device.info().has_key
+        info = target.device.info()
+    missing = why_no_model(info, info.board)
     if as_json:
-        output.emit_json({**report.as_json(status), "has_key": has_key})
+        no_model = None if missing is None else missing.message
+        output.emit_json({**report.as_json(status), "has_key": info.has_key, "no_model": no_model})
         return
-    output.table(["", ""], [*report.rows(status), ["takes", report.takes(has_key)]])
+    rows = [*report.rows(status, starts=missing is None), ["takes", report.takes(info.has_key)]]
+    output.table(["", ""], rows)
+    if missing is not None:
+        output.note(str(missing))
     for line in report.advice(status):
         output.note(line)
 

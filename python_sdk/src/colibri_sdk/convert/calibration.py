@@ -75,6 +75,10 @@ def _row(line: str, where: str) -> Mapping[str, Any]:
     texts = {key: row[key] for key in ("prompt", "answer", "text") if isinstance(row.get(key), str)}
     if "text" not in texts and "prompt" not in texts:
         raise UsageError(f"{where}: neither text, prompt nor ids", _HINT)
+    if any("\ud800" <= character <= "\udfff" for text in texts.values() for character in text):
+        raise UsageError(
+            f"{where}: half of a surrogate pair, which is no character", "Write both halves: \\ud83d\\ude00."
+        )
     return texts
 
 

@@ -41,7 +41,7 @@ def write_card(
     files that a real Raspberry Pi boots from, copied to the boot partition. `slots`: 2 for room for a second model, so
     that a new one can be tried and taken back, 1 for one; None for two where the card is large enough.
 
-    FlashError: `to` must not or cannot be written. ImageError: `model` is not a Colibri image. VerifyError: what was
+    FlashError: `to` must not or cannot be written. ImageError: `model` is no Colibri image. VerifyError: what was
     read back differs."""
     if board.flash.method == "none":
         raise FlashError(f"{board.name} has no storage to write", f"Start it on the image: {model}", target=str(to))

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from colibri_sdk.errors import FlashError, ImageError, ToolMissingError, UsageError
+from colibri_sdk.errors import FlashError, ToolMissingError, UsageError
 from colibri_sdk.flash import volume
-from colibri_sdk.image.layout import MAGIC, PAGE
+from colibri_sdk.image.kinds import require_image
+from colibri_sdk.image.layout import PAGE
 
 if TYPE_CHECKING:
     from colibri_sdk.boards import Board
@@ -146,18 +147,9 @@ def read_boot_file(card: Path, name: str) -> bytes:
 
 
 def model_size(model: Path) -> int:
-    """Bytes of an image. FlashError or ImageError when it cannot be read or is none."""
-    try:
-        with model.open("rb") as file:
-            magic = file.read(len(MAGIC))
-        size = model.stat().st_size
-    except OSError as error:
-        raise FlashError(f"{model}: {error.strerror}", "Pack one: colibri-sdk pack", target=str(model)) from error
-    if magic != MAGIC:
-        raise ImageError(
-            f"{model} is not a Colibri image", "Pack a checkpoint first: colibri-sdk pack DIRECTORY -o FILE.colibri"
-        )
-    return size
+    """Bytes of an image. UsageError or ImageError when it cannot be read or is none."""
+    require_image(model)
+    return model.stat().st_size
 
 
 def _make_boot_partition(

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from colibri_sdk.errors import ImageError, UsageError
+from colibri_sdk.image.kinds import HEAD_BYTES, require_image, wrong_kind
 from colibri_sdk.image.layout import (
     DIGEST_BYTES,
     DIRECTORY_OFFSET,
@@ -99,6 +100,8 @@ class ImageFile:
             with path.open("rb") as file:
                 size = max(0, file.seek(0, 2) - begin)
                 if size < PAGE:
+                    if start is None:
+                        require_image(path)
                     raise self._error(Status.E_IMAGE_SIZE, "header", size, PAGE, f"has only {size} bytes")
                 if start is not None:
                     file.seek(begin)
@@ -320,12 +323,7 @@ class ImageFile:
     def _read_directory(self) -> dict[SectionKind, Section]:
         magic = bytes(self.header["magic"])
         if magic != MAGIC:
-            raise ImageError(
-                f"{self.path.name} is no Colibri image: it begins with {magic!r}",
-                "Make one with `colibri-sdk pack`.",
-                status=Status.E_IMAGE_MAGIC,
-                where="header",
-            )
+            raise wrong_kind(self.path, bytes(self._data[:HEAD_BYTES]))
         version = int(self.header["format_version"])
         if version != FORMAT_VERSION:
             raise ImageError(

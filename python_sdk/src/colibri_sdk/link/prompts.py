@@ -17,11 +17,21 @@ MAX_STOP_BYTES = 64
 Prompt = str | Sequence[int] | Sequence[Segment]
 
 
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", messages.TEXT_ENCODING_ERRORS)
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"character {error.start} of a text is half of a surrogate pair, which is no character",
+            "Write both halves.",
+        ) from error
+
+
 def _segments(prompt: Prompt, chat: bool) -> tuple[list[TextSegment | IdSegment], GenerateFlag]:
     """Text that follows text is one segment, and so are ids that follow ids."""
     if isinstance(prompt, str):
         flag = GenerateFlag.TEMPLATE if chat else GenerateFlag(0)
-        return [TextSegment(prompt.encode("utf-8", messages.TEXT_ENCODING_ERRORS))], flag
+        return [TextSegment(_encoded(prompt))], flag
     made: list[bytearray | list[int]] = []
     for piece in prompt:
         token = piece.token if isinstance(piece, Segment) else int(piece)
@@ -38,7 +48,7 @@ def _segments(prompt: Prompt, chat: bool) -> tuple[list[TextSegment | IdSegment]
 
 
 def _stops(stop: str | Sequence[str]) -> list[bytes]:
-    texts = [text.encode("utf-8", "surrogateescape") for text in ([stop] if isinstance(stop, str) else stop)]
+    texts = [_encoded(text) for text in ([stop] if isinstance(stop, str) else stop)]
     if len(texts) > MAX_STOPS or any(not 1 <= len(text) <= MAX_STOP_BYTES for text in texts):
         raise UsageError(
             f"at most {MAX_STOPS} stop strings of 1 to {MAX_STOP_BYTES} bytes each", "Use fewer or shorter ones."
@@ -77,5 +87,6 @@ def generate_request(
         ).pack()
     except (struct.error, OverflowError) as error:
         raise UsageError(
-            f"a parameter or a token id is out of range: {error}", "Counts, ids and the seed are not negative."
+            f"a parameter or a token id is out of range: {error}",
+            "Counts and ids are 0 to 2^32 - 1, the seed is 0 to 2^64 - 1.",
         ) from error

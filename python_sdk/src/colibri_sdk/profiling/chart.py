@@ -9,12 +9,22 @@ from pathlib import Path
 from colibri_sdk.errors import UsageError
 from colibri_sdk.profiling.curve import Point
 
+ENDINGS = (".png", ".svg", ".pdf")
 _INCHES = (8.0, 6.0)
 _DOTS_PER_INCH = 120
 
 
+def check_target(to: Path) -> None:
+    """UsageError when no picture can be drawn there: known before what it shows is computed."""
+    if to.suffix not in ENDINGS:
+        raise UsageError(f"{to} is no name of a picture", f"End it in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}.")
+    if not to.parent.is_dir():
+        raise UsageError(f"{to.parent} is no directory", "Make it first, or name another file.")
+
+
 def draw(points: Sequence[Point], to: Path, *, title: str) -> None:
     """Hit rate and megabytes read per token, over the slots per layer. `to` ends in .png, .svg or .pdf."""
+    check_target(to)
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -40,7 +50,5 @@ def draw(points: Sequence[Point], to: Path, *, title: str) -> None:
         axes.grid(alpha=0.3)
     try:
         figure.savefig(to, dpi=_DOTS_PER_INCH)
-    except ValueError as error:  # an ending that Matplotlib does not know
-        raise UsageError(f"{to}: {error}", "End its name in .png.") from error
     except OSError as error:
         raise UsageError(f"{to} cannot be written: {error.strerror or error}", "Name another file.") from error

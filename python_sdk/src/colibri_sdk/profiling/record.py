@@ -11,6 +11,7 @@ import numpy as np
 
 from colibri_sdk.engine import Engine, Library, Route, Token
 from colibri_sdk.errors import UsageError
+from colibri_sdk.image.layout import SectionKind
 from colibri_sdk.image.reader import ImageFile
 from colibri_sdk.profiling.prompts import Prompt
 from colibri_sdk.profiling.trace import RoutingTrace
@@ -72,15 +73,21 @@ def record(
     """Answers the prompts greedily, each in an empty context, and records the routing of all tokens.
 
     max_tokens: of each answer; 0: until the model ends it. The batch is that of a device: the default of colibri.h.
-    Raises UsageError without prompts, and for a model without a router.
+    Raises UsageError without prompts, for texts without a tokenizer, and for a model without a router.
     """
     if not prompts:
         raise UsageError("no prompts to record", "Give a file with at least one.")
     with ImageFile(image) as file:
         experts = file.experts_of_layers
         image_id, model = file.image_id, file.model_name
+        has_tokenizer = file.has(SectionKind.TOKENIZER)
     if not any(experts):
         raise UsageError(f"{image.name} has no experts: every token takes the same way", "Profile a MoE model.")
+    if not has_tokenizer and any(isinstance(prompt, str) for prompt in prompts):
+        raise UsageError(
+            f"{image.name} has no tokenizer, and these prompts are text",
+            'Give a .jsonl file whose lines are {"ids": [NUMBERS]}.',
+        )
     engine = Engine(library or Library.load(), image, trace_routing=True)
     batch = engine.plan.batch
     steps = _Steps()

@@ -41,6 +41,7 @@ from colibri_sdk.errors import UsageError
 from colibri_sdk.image.layout import MAX_EXPERTS, MAX_LAYERS
 
 VERSION = 1
+_ZIP = b"PK\x03\x04"
 ID_BYTES = 16
 
 U32 = npt.NDArray[np.uint32]
@@ -163,6 +164,9 @@ def save(trace: RoutingTrace, path: Path) -> None:
 def load(path: Path) -> RoutingTrace:
     """Reads a file that `save` wrote, and holds it to this module's table. Raises UsageError."""
     try:
+        with path.open("rb") as file:
+            if not file.read(len(_ZIP)).startswith(_ZIP):  # of any other file NumPy would say that it holds pickles
+                raise _wrong(path, "is no .npz file")
         arrays = np.load(path, allow_pickle=False)
         if not isinstance(arrays, np.lib.npyio.NpzFile):
             raise _wrong(path, "is a single array")

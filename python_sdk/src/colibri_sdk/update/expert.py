@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from colibri_sdk.errors import DeviceError, UsageError
+from colibri_sdk.image.kinds import PACKAGE_MAGIC
 from colibri_sdk.image.layout import MAGIC, PAGE, UPDATE
 from colibri_sdk.image.reader import ImageFile
 from colibri_sdk.signing import check_board_name
@@ -56,10 +57,14 @@ def expert_content(path: Path, layer: int, expert: int) -> Iterator[Content]:
     UsageError when it cannot be read, has no such expert, or is no whole number of pages."""
     try:
         with path.open("rb") as file:
-            is_image = file.read(len(MAGIC)) == MAGIC
+            magic = file.read(len(MAGIC))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", "Name an image or a file with a blob.") from error
-    if is_image:
+    if magic == PACKAGE_MAGIC:
+        raise UsageError(
+            f"{path} is an update already, made by `update sign`", "Send it as it is, or give what it was made of."
+        )
+    if magic == MAGIC:
         with ImageFile(path) as image:
             place = image.place(image.expert_index(layer, expert))
             yield Content(lambda at, count: image.bytes_at(place.offset + at, count), place.size)
@@ -164,6 +169,11 @@ def update_expert(
 
     if bytes(record["digest"]) == entry.digest:
         return result(0, unchanged=True)
+    if content.bytes != entry.size:
+        raise UsageError(
+            f"expert {layer}/{expert} of the device's model has {entry.size} bytes, the new one {content.bytes}",
+            "Pack the checkpoint as that model was packed.",
+        )
     begun = _begin(calls, update)
     if begun.target_bytes != content.bytes:
         raise UsageError(
@@ -208,6 +218,8 @@ def _begin(calls: UpdateCalls, update: bytes) -> Begun:
         try:
             return calls.begin_expert(update)
         except DeviceError as error:
+            if error.status == Status.E_COUNTER and error.where == "generation":  # the usual advice is about counters
+                error.hint = f"Make it anew, with `colibri-sdk update sign --generation {error.wanted}` or higher."
             if error.status != Status.E_BUSY or error.where != "engine" or time.monotonic() > give_up:
                 raise
         time.sleep(_EFFECT_POLL_SECONDS)

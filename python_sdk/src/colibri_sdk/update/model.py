@@ -17,6 +17,7 @@ from colibri_sdk.flash.volume import BOOT_TRIES, SLOT_NAMES, SLOTS
 from colibri_sdk.image.layout import PAGE
 from colibri_sdk.image.reader import ImageFile
 from colibri_sdk.status import Status
+from colibri_sdk.targets import require_model
 from colibri_sdk.update.calls import UpdateCalls
 from colibri_sdk.update.messages import UpdateStatus
 from colibri_sdk.update.report import last_result
@@ -80,7 +81,7 @@ def update_model(
         image_id, image_bytes = image.image_id, image.image_bytes
         calls = UpdateCalls(device)
         status = calls.wait_settled(progress)
-        _require_slots(status)
+        _require_slots(device, status)
         same = device.info().image_id == image_id and not status.updates  # with a replaced expert it is another model
         if same and not status.trial and status.running == status.active:
             return ModelUpdate(image_id, image_bytes, slot_name(status.active), confirmed=True, unchanged=True)
@@ -211,7 +212,9 @@ def _check_file(image: ImageFile) -> None:
             )
 
 
-def _require_slots(status: UpdateStatus) -> None:
+def _require_slots(device: Device, status: UpdateStatus) -> None:
+    if status.slots == 0:
+        require_model(device, "the device")  # which says why nothing was found on its medium
     if status.slots != SLOTS:
         raise DeviceError(
             "the device has no second slot for a model",

@@ -24,10 +24,11 @@ import numpy as np
 
 from colibri_sdk.errors import UsageError
 from colibri_sdk.flash.contents import Signed
+from colibri_sdk.image.kinds import PACKAGE_MAGIC
 from colibri_sdk.image.layout import UPDATE
 from colibri_sdk.update.content import Content, Range
 
-MAGIC = b"COLIPKG\x1a"
+MAGIC = PACKAGE_MAGIC
 VERSION = 1
 _HEAD_BYTES = 256
 _BLOB_AT = _HEAD_BYTES + UPDATE.itemsize
@@ -63,7 +64,7 @@ def is_package(path: Path) -> bool:
 
 
 def write_package(path: Path, update: bytes, content: Content) -> None:
-    """The file is whole or not there."""
+    """The file is whole or not there. UsageError when it cannot be written."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with scratch.open("xb") as file:
@@ -71,8 +72,11 @@ def write_package(path: Path, update: bytes, content: Content) -> None:
             for _, data in content.chunks(Range(0, content.bytes)):
                 file.write(data)
         scratch.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}", "Name another with -o.") from error
     finally:
-        scratch.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            scratch.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

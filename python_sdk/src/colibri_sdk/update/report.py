@@ -57,9 +57,9 @@ def advice(status: UpdateStatus) -> list[str]:
     return lines
 
 
-def rows(status: UpdateStatus) -> list[list[str]]:
-    """The state as a table of two columns."""
-    found = [[f"slot {name}", _slot(status, index)] for index, name in enumerate(SLOT_NAMES[: status.slots])]
+def rows(status: UpdateStatus, *, starts: bool = True) -> list[list[str]]:
+    """The state as a table of two columns. `starts` False: the device has no model, whatever lies in the slots."""
+    found = [[f"slot {name}", _slot(status, index, starts)] for index, name in enumerate(SLOT_NAMES[: status.slots])]
     if status.slots == 1:
         found = [["image", status.image_ids[0] or "none"]]
     if status.trial:
@@ -113,10 +113,11 @@ def as_json(status: UpdateStatus) -> dict[str, Any]:
     }
 
 
-def _slot(status: UpdateStatus, index: int) -> str:
+def _slot(status: UpdateStatus, index: int, starts: bool) -> str:
+    runs = "runs" if starts else "does not start"
     marks = [
         word
-        for word, slot in (("runs", status.running), ("active", status.active), ("on trial", status.trial))
+        for word, slot in ((runs, status.running), ("active", status.active), ("on trial", status.trial))
         if slot == index + 1
     ]
     image_id = status.image_ids[index]
