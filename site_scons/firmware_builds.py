@@ -69,6 +69,7 @@ def declare_board(out, name, arguments):
     board = _load(name, arguments.get("MEMORY"))
     data = board.data
     build = f"{out}/{board.build_name}"
+    shared = f"{out}/{name}"  # for objects that neither the memory nor the key changes
     directory = ARCHITECTURE_DIRECTORIES[board.architecture]
     env = Environment(
         tools=[data["toolchain"]["family"]],
@@ -84,11 +85,11 @@ def declare_board(out, name, arguments):
     drivers = Dir("#firmware/hal/drivers").srcnode().abspath
     generated = _generated(env, f"{build}/board.c", board_files.board_c(data, drivers), f"boards/{name}.toml")
     script = _generated(env, f"{build}/board.ld", board_files.linker_script(data), f"boards/{name}.toml")
-    hal = env.Object(f"{build}/obj/board.o", generated) + _hal_objects(env, build, data)
-    engine = engine_objects(env, build, without=contract_flags.HOSTED_FILES)
+    hal = env.Object(f"{build}/obj/board.o", generated) + _hal_objects(env, shared, data)
+    engine = engine_objects(env, shared, without=contract_flags.HOSTED_FILES)
     key = key_of(arguments)
     keyed = build if key is None else f"{build}-{key.label}"
-    runtime = runtime_objects(env, out, build, keyed, key)
+    runtime = runtime_objects(env, out, shared, keyed, key)
 
     made = _link(env, f"{keyed}/firmware.elf", hal + runtime + engine, script)
     binary_name = board.flash.firmware_file or "firmware.bin"
@@ -98,7 +99,7 @@ def declare_board(out, name, arguments):
     made += firmware_report.declare(env, keyed, made[0], engine, board)
     Alias(name, made)
 
-    checks = objects(env, build, c_files("tests/qemu/bringup"))
+    checks = objects(env, shared, c_files("tests/qemu/bringup"))
     bringup = _link(env, f"{build}/bringup.elf", hal + checks, script)
     bringup += env.Command(
         f"{build}/bringup/{binary_name}", bringup[0], Action("$OBJCOPY -O binary $SOURCE $TARGET", "binary $TARGET")

@@ -8,7 +8,7 @@ from pathlib import Path
 import stack_usage
 from elftools.elf.constants import SH_FLAGS
 from elftools.elf.elffile import ELFFile
-from SCons.Script import Action, Value
+from SCons.Script import Action
 
 ENGINE_TEXT_LIMIT = 64 * 1024
 
@@ -70,19 +70,22 @@ def line(report):
     )
 
 
-def declare(env, build, elf, engine, board):
+def _write(target, source, env):
+    elf, board = source[0], env["BOARD"]
     objects = [str(node) for node in elf.sources if str(node).endswith(".o")]
+    report = measure(str(elf), [str(node) for node in env["ENGINE_OBJECTS"]], objects, board)
+    problems = over_limits(report)
+    if problems:
+        for problem in problems:
+            print(f"{board.name}: {problem}")
+        return 1
+    Path(str(target[0])).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print(line(report))
+    return 0
 
-    def write(target, source, env):
-        report = measure(str(source[0]), [str(node) for node in engine], objects, board)
-        problems = over_limits(report)
-        if problems:
-            for problem in problems:
-                print(f"{board.name}: {problem}")
-            return 1
-        Path(str(target[0])).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-        print(line(report))
-        return 0
 
-    limits = Value([board.memory.stack_bytes, board.memory.fault_stack_bytes])
-    return env.Command(f"{build}/report.json", [elf, limits], Action(write, None))
+def declare(env, build, elf, engine, board):
+    # What the action's signature holds must be the same in the next build, which a closure's objects are not.
+    limits = f"{board.memory.stack_bytes} {board.memory.fault_stack_bytes}"
+    action = Action(_write, None, varlist=["STACK_LIMITS"])
+    return env.Command(f"{build}/report.json", elf, action, BOARD=board, ENGINE_OBJECTS=engine, STACK_LIMITS=limits)

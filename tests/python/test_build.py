@@ -156,6 +156,20 @@ def test_stack_bound_adds_up_frames(
         assert least <= bound <= most
 
 
+@pytest.mark.parametrize("name", FIRMWARE_BOARDS)
+def test_what_is_up_to_date_is_not_made_again(name: str, firmware: Callable[[str], Firmware]) -> None:
+    """The report, too, which is measured from all objects."""
+    assert firmware(name).report["board"] == name
+    assert run_scons([name]) == f"scons: `{name}' is up to date."
+
+
+def test_less_memory_and_a_key_change_one_object_each(firmware: Callable[[str], Firmware], public_key: Path) -> None:
+    assert firmware("hifive-unleashed").elf.exists()
+    log = run_scons(["-n", "hifive-unleashed", "MEMORY=80M", f"PUBLIC_KEY={public_key}"])
+    compiled = [Path(line.split()[1]).name for line in log.splitlines() if line.startswith("compile ")]
+    assert compiled == ["board.o", "trust.o"]
+
+
 def test_compile_commands_are_written(repo_root: Path) -> None:
     build_host_library()
     run_scons(["compile_commands.json"])
