@@ -65,6 +65,7 @@ class Board:
     copied: int = 0
     begun: bytes = b""  # the struct col_update of the last update of an expert
     refusals: list[DeviceError] = field(default_factory=list)  # of UPDATE_BEGIN, before it works
+    without_model: Status | None = None  # why nothing starts
     working: int = 0  # so many questions after the state are answered with "at work"
 
     def __post_init__(self) -> None:
@@ -119,13 +120,17 @@ class Board:
 
     def info(self) -> SimpleNamespace:
         slot = self.running - 1
-        (size,) = struct.unpack_from("<Q", self.images[slot], 16)
+        (size,) = struct.unpack_from("<Q", self.images[slot].ljust(24, b"\0"), 16)
         return SimpleNamespace(
             image_id=self.image_id(slot).hex(),
             image_bytes=size,
             vocab=64,
             board=self.name,
-            state="ready",
+            state="ready" if self.without_model is None else "no model",
+            status=self.without_model or 0,
+            status_where="unsigned",
+            status_got=0,
+            status_wanted=1,
             model_architecture="MixtralForCausalLM",
             quantisation=self.quantisation,
             hidden=64,

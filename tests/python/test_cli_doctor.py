@@ -151,3 +151,16 @@ def test_devices_say_whether_they_have_a_key(
         assert (check["name"], check["verdict"]) == ("device unix:link", verdict)
         assert check["found"].startswith("rpi3, runs ")
         assert ("no public key" in check["found"], "--public-key" in check["advice"]) == (not has_key, not has_key)
+
+
+def test_a_device_that_does_not_answer_is_one_line_of_the_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The others, which may say why, were not shown."""
+    other = doctor.Check("group dialout", doctor.Verdict.WARN, "you are not in it", "log in anew")
+    monkeypatch.setattr(doctor, "examine", lambda _: [other])
+    assert main.run(["doctor", "--port", "unix:/nowhere", "--json"]) == 1
+    first, second = json.loads(capsys.readouterr().out)
+    assert first["name"] == "group dialout"
+    assert (second["name"], second["verdict"]) == ("device unix:/nowhere", "missing")
+    assert "nothing listens" in second["found"] and second["advice"]

@@ -18,9 +18,11 @@ from colibri_sdk import errors
 from colibri_sdk.boards import load_board
 from colibri_sdk.cli import main, output
 from colibri_sdk.cli import update as module
+from colibri_sdk.cli.terminated import Terminated
 from colibri_sdk.flash import write_card
 from colibri_sdk.image.layout import UPDATE
 from colibri_sdk.signing import PrivateKey, check_update, new_key, sign_image, verify_image
+from colibri_sdk.status import Status
 from update_board import Board
 from update_images import EXPERT, LAYER, blob
 
@@ -270,7 +272,112 @@ def test_a_trial_that_failed_is_explained_afterwards(board: Board, images: dict[
     assert "the last model on trial was withdrawn" in out
 
 
-@pytest.mark.parametrize("option", [("--port", "/dev/ttyUSB9"), ("--board", "rpi3"), ("--baud", "9600")])
+WRONG_FILES = [
+    ("model", "package", "is no Colibri image: it is an update of one expert", errors.EXIT_IMAGE),
+    ("model", "empty", "is no Colibri image: it is empty", errors.EXIT_IMAGE),
+    ("model", "card", "is no Colibri image: it is a card", errors.EXIT_IMAGE),
+    ("model", "directory", "is neither an image nor a checkpoint", errors.EXIT_USAGE),
+    ("expert", "empty", "has 0 bytes: neither an image nor an expert's blob", errors.EXIT_USAGE),
+    ("expert", "directory", "is neither an image nor a checkpoint", errors.EXIT_USAGE),
+    ("expert", "card", "of the device's model has 20480 bytes, the new one 4194304", errors.EXIT_USAGE),
+    ("sign", "package", "is an update already", errors.EXIT_USAGE),
+    ("sign", "empty", "has 0 bytes", errors.EXIT_USAGE),
+    ("base", "package", "is no Colibri image: it is an update of one expert", errors.EXIT_IMAGE),
+]
+
+
+@pytest.mark.parametrize(("command", "kind", "words", "code"), WRONG_FILES)
+def test_a_file_of_a_wrong_kind_is_named(
+    board: Board,
+    images: dict[str, Path],
+    tmp_path: Path,
+    capsys: Capture,
+    command: str,
+    kind: str,
+    words: str,
+    code: int,
+) -> None:
+    files = {name: tmp_path / name for name in ("package", "empty", "card", "directory")}
+    files["empty"].touch()
+    files["directory"].mkdir()
+    write_card(load_board("virt-aarch64"), firmware=None, model=images["old"], to=files["card"])
+    run(capsys, "sign", images["expert"], "--base", images["old"], *PLACE, "-o", files["package"])
+    lines: dict[str, tuple[str | Path, ...]] = {
+        "model": ("model", files[kind]),
+        "expert": ("expert", files[kind], *PLACE),
+        "sign": ("sign", files[kind], "--base", images["old"], *PLACE, "-o", tmp_path / "x"),
+        "base": ("sign", images["expert"], "--base", files[kind], *PLACE, "-o", tmp_path / "x"),
+    }
+    out, err = run(capsys, *lines[command], code=code)
+    assert out == "" and words in err
+    assert len(err.splitlines()) == 2  # and what to try
+    assert board.asked["begin"] == 0
+
+
+def test_an_update_of_a_generation_that_is_there_says_which_to_make(
+    board: Board, images: dict[str, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    """It was told to raise a counter."""
+    file = tmp_path / "expert.update"
+    run(capsys, "sign", images["expert"], "--base", images["old"], *PLACE, "--generation", "4", "-o", file)
+    run(capsys, "expert", file)
+    run(capsys, "sign", images["new"], "--base", images["old"], *PLACE, "--generation", "4", "-o", file)
+    _, err = run(capsys, "expert", file, code=errors.EXIT_DEVICE)
+    assert "update sign --generation 5" in err and "--counter" not in err
+
+
+def test_where_an_update_cannot_be_written_or_is_for_no_board(
+    board: Board, images: dict[str, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    line = ("sign", images["expert"], "--base", images["old"], *PLACE)
+    _, err = run(capsys, *line, "-o", tmp_path / "no" / "x", code=errors.EXIT_USAGE)
+    assert f"{tmp_path}/no/x cannot be written" in err and "-o" in err
+    _, err = run(capsys, *line, "-o", images["old"] / "x", code=errors.EXIT_USAGE)
+    assert "cannot be written: Not a directory" in err
+    _, err = run(capsys, *line, "--board", "rpi33", code=errors.EXIT_USAGE)
+    assert "there is no board 'rpi33'" in err
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, Terminated])
+def test_what_is_interrupted_says_how_to_go_on(
+    board: Board, images: dict[str, Path], capsys: Capture, monkeypatch: pytest.MonkeyPatch, end: type[BaseException]
+) -> None:
+    def interrupted(*_: object) -> bytes:
+        raise end
+
+    for line, holds in (
+        (("expert", images["expert"], *PLACE), "the device answers with the old expert, or the new one"),
+        (("model", images["new"]), "the device runs the old model, or the new one on trial"),
+    ):
+        for request in ("_status", "_begin", "_crc", "_data", "_commit"):
+            with monkeypatch.context() as patch:
+                patch.setattr(board, request, interrupted)
+                out, err = run(capsys, *line, code=errors.EXIT_INTERRUPTED)
+            assert out == "" and "Run the same command again to go on" in err and holds in err
+            assert err.splitlines()[-1] == ("interrupted" if end is KeyboardInterrupt else "terminated")
+        run(capsys, *line)
+
+
+def test_a_device_without_a_model_says_why(board: Board, images: dict[str, Path], capsys: Capture) -> None:
+    """What lies in a slot was shown as if it ran, and the reason nowhere."""
+    board.without_model = Status.E_SIGNATURE
+    out, err = run(capsys, "status")
+    assert "does not start, active" in out and "runs" not in out.replace("is sent: its", "")
+    assert "fake: no model: signature (unsigned: 0, wanted 1)" in err and "keys sign" in err
+    found = json.loads(run(capsys, "status", "--json")[0])
+    assert found["no_model"] == "fake: no model: signature (unsigned: 0, wanted 1)"
+    _, err = run(capsys, "expert", images["expert"], *PLACE, code=errors.EXIT_DEVICE)
+    assert "the device: no model: signature" in err
+    board.slots, board.images[0] = 0, bytearray()
+    _, err = run(capsys, "model", images["new"], code=errors.EXIT_DEVICE)
+    assert "the device: no model: signature" in err
+    board.without_model = None
+    assert json.loads(run(capsys, "status", "--json")[0])["no_model"] is None
+
+
+@pytest.mark.parametrize(
+    "option", [("--port", "/dev/ttyUSB9"), ("--board", "rpi3"), ("--baud", "9600"), ("--memory", "64M")]
+)
 def test_a_card_is_no_device(option: tuple[str, str], tmp_path: Path, capsys: Capture) -> None:
     card = tmp_path / "card.img"
     card.write_bytes(b"x")

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -82,6 +83,42 @@ def test_demo_for_people() -> None:
 
 def test_demo_on_this_machine() -> None:
     assert json.loads(run("demo", "--board", "host", "--prompt", PROMPT, "--json"))["text"] == ANSWER
+
+
+@pytest.mark.parametrize("board", [pytest.param("rpi3", marks=pytest.mark.qemu), "host"])
+def test_demo_with_a_key(board: str, tmp_path: Path) -> None:
+    """The firmware trusts the key, the model is signed with it; with the private half alone as well."""
+    run("keys", "new", str(tmp_path))
+    private, public = tmp_path / "colibri.private.json", tmp_path / "colibri.public.json"
+    line = ("demo", "--board", board, "--prompt", PROMPT)
+    answer = json.loads(run(*line, "--key", str(private), "--json"))
+    assert (answer["text"], answer["has_key"]) == (ANSWER, True)
+    text = run(*line, "--public-key", str(public), "--key", str(private))
+    assert "only what its key's owner signed" in text and ANSWER in text
+
+
+def test_a_demo_that_its_key_refuses(tmp_path: Path) -> None:
+    run("keys", "new", str(tmp_path))
+    run("keys", "new", str(tmp_path), "--name", "other")
+    line = ("demo", "--board", "host", "--public-key", str(tmp_path / "other.public.json"))
+    assert run(*line, code=2) == ""
+    assert ANSWER not in run(*line, "--key", str(tmp_path / "colibri.private.json"), code=8)
+
+
+def test_a_card_that_its_board_would_not_start_with_is_not_written(hummingbird: PackModel, tmp_path: Path) -> None:
+    run("keys", "new", str(tmp_path))
+    image, card = tmp_path / "hb.colibri", tmp_path / "card.img"
+    shutil.copy(hummingbird("q8"), image)
+    line = ("flash", "--board", "virt-aarch64", "--model", str(image), "--to", str(card))
+    line = (*line, "--public-key", str(tmp_path / "colibri.public.json"))
+    sign = ("keys", "sign", str(image), "--key", str(tmp_path / "colibri.private.json"), "--board")
+    run(*line, code=8)
+    run(*sign, "rpi3")
+    run(*line, code=7)
+    assert not card.exists()
+    run(*sign, "virt-aarch64")
+    run(*line)
+    assert card.exists()
 
 
 def test_run_gives_the_answer_alone(hummingbird: PackModel) -> None:
