@@ -9,9 +9,6 @@
 #include "../engine/detail.h"
 #include "bytes.h"
 
-/* How often a start tries to read each of them. */
-#define STATE_READS 3u
-
 /* The alignment that drivers need, and that the struct has. */
 _Static_assert(_Alignof(struct col_boot_state) >= 4, "sectors are read into the struct");
 
@@ -27,7 +24,7 @@ static colibri_status read_state(struct boot *boot, uint32_t copy, struct col_bo
 {
     const struct medium *medium = boot->medium;
     uint64_t block = boot->volume.state_block[copy];
-    hal_status status = medium->read(medium->user, block, 1, state);
+    hal_status status = medium_read(medium, block, 1, state);
     return status == HAL_OK ? COLIBRI_OK : col_fail(COLIBRI_E_STORAGE, detail, medium_failure(status), block, 0);
 }
 
@@ -80,13 +77,9 @@ colibri_status boot_open(struct boot *boot, const struct medium *medium, uint8_t
     boot->lost = true;
     uint32_t unreadable = 0;
     for (uint32_t copy = 0; copy < 2; copy++) {
-        /* A sector whose write was cut may be one that the medium can't read; the other one is there for that. But the other
-         * one is older: a read that fails for another reason, once, must not undo what was confirmed. */
-        uint32_t left = STATE_READS;
-        do {
-            status = read_state(boot, copy, &boot->next, detail);
-            left--;
-        } while (status != COLIBRI_OK && left > 0);
+        /* A sector whose write was cut may be one that the medium can't read; the other one is there for that. But that one
+         * is older, and would undo what was confirmed if this one could be read after all: it is not given up at once. */
+        status = read_state(boot, copy, &boot->next, detail);
         if (status != COLIBRI_OK) {
             unreadable++;
             continue;

@@ -17,7 +17,7 @@ static colibri_status read_blocks(const struct loader *loader, uint64_t block, u
 {
     const struct medium *medium = loader->medium;
     const uint64_t at = loader->where.first + block;
-    const hal_status status = medium->read(medium->user, at, count, loader->memory + block * HAL_BLOCK);
+    const hal_status status = medium_read(medium, at, count, loader->memory + block * HAL_BLOCK);
     return status == HAL_OK ? COLIBRI_OK : col_fail(COLIBRI_E_STORAGE, detail, medium_failure(status), at, 0);
 }
 

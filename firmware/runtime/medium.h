@@ -19,6 +19,9 @@ struct medium {
     hal_status (*write)(void *user, uint64_t block, uint32_t count, const void *data);
 };
 
+/* Reads, up to three times: for a read whose failing once would cost more than a moment. */
+hal_status medium_read(const struct medium *medium, uint64_t block, uint32_t count, void *data);
+
 /* What failed, for a detail's `where`. */
 const char *medium_failure(hal_status status);
 

@@ -202,7 +202,7 @@ static colibri_status write_head(const struct update_list *list, const struct up
     *flipped = true;
     hal_status status = medium->write(medium->user, block, HEAD_BLOCKS, head);
     if (status == HAL_OK) {
-        status = medium->read(medium->user, block, HEAD_BLOCKS, back);
+        status = medium_read(medium, block, HEAD_BLOCKS, back);
     }
     if (status != HAL_OK) {
         return failed(detail, status, block);

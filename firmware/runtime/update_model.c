@@ -12,6 +12,19 @@
 #define PAGE_BLOCKS (COL_PAGE / HAL_BLOCK)
 #define SECTOR_EXPERTS (HAL_BLOCK / (uint32_t)sizeof(struct col_expert))
 
+/* From here on the slot has no image: what was in it is not to be taken for one while it changes. */
+static colibri_status empty_slot(struct update *update, uint64_t first, struct colibri_detail *detail)
+{
+    const colibri_status status = boot_settle(update->setup.boot, update_own_counter(update), detail);
+    if (status != COLIBRI_OK) {
+        return status;
+    }
+    for (uint32_t i = 0; i < COL_PAGE; i++) {
+        update->buffer[i] = 0;
+    }
+    return update_write(update, first, PAGE_BLOCKS, update->buffer, detail);
+}
+
 colibri_status update_begin_model(struct update *update, const uint8_t *page, const struct col_signature *signature,
                                   uint32_t tries, struct update_begun *begun, struct colibri_detail *detail)
 {
@@ -42,14 +55,7 @@ colibri_status update_begin_model(struct update *update, const uint8_t *page, co
     if (begun->target_bytes > slot.count * HAL_BLOCK) {
         return col_fail(COLIBRI_E_UPDATE_PLACE, detail, "slot", begun->target_bytes, slot.count * HAL_BLOCK);
     }
-    status = boot_settle(update->setup.boot, update_own_counter(update), detail);
-    /* From here on the slot has no image: what was in it is not to be taken for one while it changes. */
-    for (uint32_t i = 0; i < COL_PAGE; i++) {
-        update->buffer[i] = 0;
-    }
-    if (status == COLIBRI_OK) {
-        status = update_write(update, slot.first, PAGE_BLOCKS, update->buffer, detail);
-    }
+    status = empty_slot(update, slot.first, detail);
     if (status == COLIBRI_OK) {
         update->kind = UPDATE_MODEL;
         update->first = slot.first;

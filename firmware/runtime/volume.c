@@ -7,6 +7,7 @@
 #include "messages.h"
 
 #define PAGE_BLOCKS (COL_PAGE / HAL_BLOCK)
+#define READS 3u
 
 /* Master boot record: four entries of 16 bytes at 446, the mark 55 aa at 510. */
 #define MBR_ENTRIES 446u
@@ -32,9 +33,21 @@ const char *medium_failure(hal_status status)
     }
 }
 
+hal_status medium_read(const struct medium *medium, uint64_t block, uint32_t count, void *data)
+{
+    hal_status status = HAL_OK;
+    for (uint32_t i = 0; i < READS; i++) {
+        status = medium->read(medium->user, block, count, data);
+        if (status == HAL_OK) {
+            break;
+        }
+    }
+    return status;
+}
+
 static colibri_status read_page(const struct medium *medium, uint64_t block, uint8_t *page, struct colibri_detail *detail)
 {
-    hal_status status = medium->read(medium->user, block, PAGE_BLOCKS, page);
+    hal_status status = medium_read(medium, block, PAGE_BLOCKS, page);
     return status == HAL_OK ? COLIBRI_OK : col_fail(COLIBRI_E_STORAGE, detail, medium_failure(status), block, 0);
 }
 

@@ -40,8 +40,8 @@ bool computes(const struct future *future);
 bool takes_updates(const struct campaign *campaign, const struct scenario *scenario, struct disk *disk);
 
 /* faults.c: each write of each step of a scenario fails, is not what was written, or can't be read back; the device must
- * notice, go on as before, and take the same update afterwards. Each read of each start fails once, which no later start may
- * notice. */
+ * notice, go on as before, and take the same update afterwards. Each read of each start fails once, which must be no reason to
+ * start nothing, or something else from then on. */
 void run_faults(struct campaign *campaign, const struct scenario *scenario);
 
 #endif

@@ -153,6 +153,7 @@ bool device_boot(struct device *device)
     memset(device->arena, LEFTOVER, (size_t)device->memory_bytes);
     memset(&device->update, LEFTOVER, sizeof device->update);
     memset(&device->boot, LEFTOVER, sizeof device->boot);
+    update_init(&device->update, &(struct update_setup){0}); /* as service_init does */
     device->medium = disk_medium(device->disk);
     device->engine = NULL;
     colibri_status status = boot_open(&device->boot, &device->medium, device->image, NULL);

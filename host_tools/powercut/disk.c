@@ -50,7 +50,6 @@ static hal_status disk_read(void *user, uint64_t block, uint32_t count, void *da
     disk->reads++;
     const bool bad = disk->bad_read != 0 && --disk->bad_read == 0;
     if (bad || disk->read_fails) {
-        disk->read_fails = false;
         return HAL_E_IO;
     }
     memcpy(data, disk->data + block * HAL_BLOCK, (size_t)count * HAL_BLOCK);

@@ -20,7 +20,7 @@ struct disk_write {
 enum disk_fault {
     DISK_FAULT_FAILS,      /* it fails and stores nothing */
     DISK_FAULT_LIES,       /* it stores something else and says nothing */
-    DISK_FAULT_UNREADABLE, /* it is right, but the next read fails, wherever */
+    DISK_FAULT_UNREADABLE, /* it is right, but all reads fail from then on */
     DISK_FAULTS
 };
 
@@ -30,7 +30,7 @@ struct disk {
     bool recording;
     size_t fault_in; /* counts down: the write of a sector that makes it 0 goes wrong. 0: none does */
     enum disk_fault fault;
-    bool read_fails; /* the next one */
+    bool read_fails; /* each */
     size_t reads;        /* since recording began */
     size_t bad_read;     /* counts down: the read that makes it 0 fails. 0: none does */
     struct disk_write *log; /* [log_count], of the writes since recording began */

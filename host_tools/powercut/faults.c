@@ -57,7 +57,7 @@ static bool survives(const struct campaign *campaign, const struct scenario *sce
     if (ok && status != COLIBRI_OK && action->kind == ACTION_MODEL && fault == DISK_FAULT_UNREADABLE) {
         ok = takes_back(campaign, scenario, &device, &copy, before);
     }
-    if (ok && status != COLIBRI_OK && !device.update.broken) {
+    if (ok && status != COLIBRI_OK && !device.update.broken && action->kind != ACTION_BOOT) {
         ok = scenario_act(action, &campaign->images, &device) == COLIBRI_OK;
         future = look_ahead(campaign, scenario, &disk);
         ok = ok && same_future(&future, after);
@@ -68,7 +68,8 @@ static bool survives(const struct campaign *campaign, const struct scenario *sce
     return ok;
 }
 
-/* A start at which one read fails, for whatever reason, and no other one. A trial may be over then, nothing else. */
+/* A start at which one read fails, for whatever reason, and no other one: a model runs all the same. A trial may be over,
+ * when the read was the engine's. */
 static bool bears_a_bad_read(const struct campaign *campaign, const struct scenario *scenario, uint32_t step, size_t read,
                              const struct future *before, const struct future *after)
 {
@@ -76,7 +77,7 @@ static bool bears_a_bad_read(const struct campaign *campaign, const struct scena
     struct device device = device_new(&disk, scenario->front_only, campaign->memory_bytes);
     replay(campaign, scenario, step, &disk, &device);
     disk.bad_read = read;
-    (void)device_boot(&device);
+    const bool starts = device_boot(&device);
     disk.bad_read = 0;
     const struct future future = look_ahead(campaign, scenario, &disk);
     struct future without_trial;
@@ -85,7 +86,8 @@ static bool bears_a_bad_read(const struct campaign *campaign, const struct scena
     }
     device_free(&device);
     disk_free(&disk);
-    return same_future(&future, before) || same_future(&future, after) || same_future(&future, &without_trial);
+    return starts &&
+           (same_future(&future, before) || same_future(&future, after) || same_future(&future, &without_trial));
 }
 
 static void fail(struct campaign *campaign, uint32_t step, const char *what, size_t number, size_t count,
