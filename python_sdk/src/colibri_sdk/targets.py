@@ -166,12 +166,13 @@ def on_card(
     """The host board with `card`, a card image or a real card, as its storage: what it writes lasts. With a public key
     it starts and takes what that key signed, for any board or for `host`; without, all that is whole.
 
-    A disk that is mounted or otherwise in use is refused. No model on the card is no error here."""
+    A card that is mounted or otherwise in use is refused. No model on the card is no error here."""
     from colibri_sdk import emulator
     from colibri_sdk.boards import load_board, with_key
     from colibri_sdk.build import build
     from colibri_sdk.device import Device
     from colibri_sdk.flash import blockdev
+    from colibri_sdk.flash.claim import claimed
 
     if card.is_block_device():
         blockdev.check(card, force=True)
@@ -180,14 +181,15 @@ def on_card(
     board = load_board("host")
     if public_key is not None:
         board = with_key(board, public_key)
-    firmware = build(board, log=None)
-    if log:
-        log(f"starting {card.name} on this machine")
-    with (
-        emulator.start(board, firmware=firmware, arguments=["--block", str(card)]) as running,
-        Device.open(running, timeout=timeout, elf=firmware.elf) as device,
-    ):
-        yield Target(device, f"{card} (on this machine)", board, firmware, running, card)
+    with claimed(card):
+        firmware = build(board, log=None)
+        if log:
+            log(f"starting {card.name} on this machine")
+        with (
+            emulator.start(board, firmware=firmware, arguments=["--block", str(card)]) as running,
+            Device.open(running, timeout=timeout, elf=firmware.elf) as device,
+        ):
+            yield Target(device, f"{card} (on this machine)", board, firmware, running, card)
 
 
 def require_model(device: Device, where: str) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 BLOCK = 512
 CHUNK = 4 << 20
+_MOUNTED = " mounted on "
 LARGEST_BYTES = 256 * 10**9  # larger than any card that people mean; smaller than most disks they would miss
 
 
@@ -61,7 +62,9 @@ def check(path: Path, *, force: bool = False, system: System | None = None) -> D
     if _text(entry / "ro") == "1":
         raise _refuse(path, "is write-protected", "Move the card's lock, or its adapter's.")
     if users := _users(entry, system):
-        raise _refuse(path, f"is in use: {', '.join(users)}", f"Unmount it first: umount {path}?*")
+        mounts = [user.rpartition(_MOUNTED)[2] for user in users if _MOUNTED in user]
+        hint = f"Unmount it first: umount {' '.join(mounts)}" if mounts else "Let go of it first."
+        raise _refuse(path, f"is in use: {', '.join(users)}", hint)
     if not force:
         # Readers on an MMC bus hold a removable card but often do not say so.
         if _text(entry / "removable") != "1" and _text(entry / "device" / "type") != "SD":
@@ -199,7 +202,7 @@ def _users(entry: Path, system: System) -> list[str]:
     for line in _text(system.mountinfo).splitlines():
         fields = line.split()
         if len(fields) > 4 and fields[2] in numbers:
-            found.append(f"{numbers[fields[2]]} mounted on {fields[4]}")
+            found.append(f"{numbers[fields[2]]}{_MOUNTED}{fields[4]}")
     names = {f"/dev/{node.name}" for node in nodes}
     for line in _text(system.swaps).splitlines()[1:]:
         if line.split() and line.split()[0] in names:
