@@ -30,6 +30,7 @@ SOURCES = (
     "tokenizer_bpe.c",
     "tokenizer_unigram.c",
     "tokenizer_encode.c",
+    "tokenizer_piece.c",
     "template.c",
     "compare.c",
     "detail.c",

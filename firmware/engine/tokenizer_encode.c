@@ -47,23 +47,6 @@ uint64_t col_tokenizer_scratch_bytes(const struct col_tokenizer_view *view, uint
            max_positions(view, max_text_bytes) * (COL_WORDS_PER_POSITION * sizeof(uint32_t));
 }
 
-uint32_t col_piece_character(const struct col_piece *piece, uint32_t position, const uint8_t **bytes, uint32_t *count)
-{
-    static const uint8_t space = ' ';
-    *bytes = &space;
-    *count = 1;
-    if (position < piece->lead) {
-        return 1;
-    }
-    const uint8_t *at = piece->text + (position - piece->lead);
-    uint32_t length;
-    if (col_utf8_decode(at, piece->bytes - (position - piece->lead), &length) != 0x2581) {
-        *bytes = at;
-        *count = length;
-    }
-    return length;
-}
-
 static bool begins_with_space(const uint8_t *text, size_t bytes)
 {
     uint32_t length;

@@ -21,7 +21,7 @@ struct host_options {
     char **arguments;        /* of the process, for a reset */
 };
 
-/* Prints to stderr, then ends the process with status 2. */
+/* die.c: prints to stderr, then ends the process with status 2. */
 __attribute__((noreturn, format(printf, 1, 2))) void host_die(const char *format, ...);
 
 /* console.c */

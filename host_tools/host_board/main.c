@@ -4,7 +4,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <getopt.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,17 +35,6 @@ static const char usage[] =
     "  --prefetch               guess the next layer's experts and read them ahead\n"
     "  --fail-reads KIND        for tests: after the N-th SIGUSR1 the N-th read fails (error), ends early (short), or\n"
     "                           delivers a wrong byte (corrupt)\n";
-
-void host_die(const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    fputs("colibri-host: ", stderr);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
-    va_end(arguments);
-    exit(2);
-}
 
 static uint64_t number(const char *option, const char *text, uint64_t limit)
 {
