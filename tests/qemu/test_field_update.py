@@ -180,7 +180,7 @@ def test_a_cut_cable_and_the_same_command_again(
 # ------------------------------------------------------------------------------------------------- trials that end ill
 
 
-@on("host", "virt-aarch64")
+@on("host", "virt-aarch64", "rpi3", "hifive-unleashed")
 def test_unconfirmed_it_is_taken_back(
     name: str, bench: Callable[..., Bench], images: dict[str, Path], answers: dict[str, str]
 ) -> None:
