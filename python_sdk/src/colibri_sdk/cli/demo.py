@@ -130,7 +130,7 @@ def _show(board_name: str, answers: list[Answer], sizes: dict[str, int], has_key
         ["", ""],
         [
             ["board", f"{board_name}, emulated"],
-            ["takes", takes(has_key)],
+            *([["takes", takes(has_key)]] if has_key else []),
             ["kernels", answers[0].stats.kernels],
             ["firmware", output.size(sizes["firmware_bytes"])],
             ["image", output.size(sizes["image_bytes"])],
