@@ -5,6 +5,13 @@ from __future__ import annotations
 
 BLOCK = 512
 
+# Kinds of cards, as parameters of SpiCard and EmmcCard.
+CARDS = {
+    "high capacity": {"blocks": 64 * 1024},
+    "standard": {"blocks": 1024, "high_capacity": False},
+    "version 1": {"blocks": 1024, "high_capacity": False, "version2": False},
+}
+
 
 def crc(data: bytes, polynomial: int, bits: int) -> int:
     """Remainder of the data's bits, most significant first, from 0 on (4.5)."""

@@ -9,21 +9,16 @@ from typing import Any
 import pytest
 
 from hal.emmc_card import EmmcCard
-from hal.sd_registers import BLOCK
+from hal.hal_status import ABSENT, IO_ERROR, OK, RANGE, TIMEOUT
+from hal.sd_registers import BLOCK, CARDS
 from native import Native, driver
 
-OK, ABSENT, TIMEOUT, IO_ERROR, RANGE = 0, -1, -2, -3, -4
 DECLARATIONS = """
 int card_init(uint32_t (*read)(uint32_t number), void (*write_)(uint32_t number, uint32_t value));
 uint64_t card_blocks(void);
 int card_read(uint64_t block, uint32_t count, uint32_t *data);
 int card_write(uint64_t block, uint32_t count, const uint32_t *data);
 """
-CARDS = {
-    "high capacity": {"blocks": 64 * 1024},
-    "standard": {"blocks": 1024, "high_capacity": False},
-    "version 1": {"blocks": 1024, "high_capacity": False, "version2": False},
-}
 FAULTS = [("wrong", IO_ERROR), ("late", IO_ERROR), ("silent", TIMEOUT)]
 
 

@@ -8,22 +8,17 @@ from typing import Any
 
 import pytest
 
-from hal.sd_registers import BLOCK
+from hal.hal_status import ABSENT, IO_ERROR, OK, RANGE, TIMEOUT
+from hal.sd_registers import BLOCK, CARDS
 from hal.spi_card import SpiCard
 from native import Native, driver
 
-OK, ABSENT, TIMEOUT, IO_ERROR, RANGE = 0, -1, -2, -3, -4
 DECLARATIONS = """
 int card_init(void (*transfer)(uint8_t *tx, uint8_t *rx, size_t bytes), void (*select)(bool selected));
 uint64_t card_blocks(void);
 int card_read(uint64_t block, uint32_t count, uint8_t *data);
 int card_write(uint64_t block, uint32_t count, const uint8_t *data);
 """
-CARDS = {
-    "high capacity": {"blocks": 64 * 1024},
-    "standard": {"blocks": 1024, "high_capacity": False},
-    "version 1": {"blocks": 1024, "high_capacity": False, "version2": False},
-}
 
 
 @pytest.fixture(scope="module")
