@@ -115,6 +115,13 @@ def test_any_message_can_be_read_or_is_malformed(read: Any, body: bytes) -> None
         read(Reader(body))
 
 
+def test_names_are_no_orders_to_the_terminal() -> None:
+    text = b"rpi3\x1b]0;owned\x07\x1b[2J\r\n"
+    shown = Reader(struct.pack("<H", len(text)) + text).string()
+    assert shown == "rpi3\ufffd]0;owned\ufffd\ufffd[2J\ufffd\ufffd"
+    assert Reader(struct.pack("<H", 9) + "Größe 1".encode()).string() == "Größe 1"
+
+
 class Liar:
     """In a Session's place: a device that answers each request with what `answers` holds for it."""
 

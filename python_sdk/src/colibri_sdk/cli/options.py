@@ -35,7 +35,7 @@ class FiniteRange(click.FloatRange):
 
 
 # The longest --timeout, 11 days: the system's waits end somewhere.
-MOST_SECONDS = 1e6
+MOST_SECONDS = 1_000_000
 # What a request can count.
 COUNT = click.IntRange(0, 2**32 - 1)
 

@@ -123,7 +123,9 @@ class Reader:
         return self.numbers(layout)[0]
 
     def string(self) -> str:
-        return self.take(self.number("H")).decode("utf-8", "replace")
+        """A text to be shown. Control characters, which would be orders to the terminal, are replaced."""
+        text = self.take(self.number("H")).decode("utf-8", "replace")
+        return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
     def floats(self, count: int) -> Logits:
         return np.frombuffer(self.take(4 * count), np.dtype("<f4")).astype(np.float32)
