@@ -223,6 +223,13 @@ def test_speed_of_an_emulated_line_is_refused(tmp_path: Path, capsys: pytest.Cap
     assert "--baud is for real devices" in capsys.readouterr().err
 
 
+def test_no_memory_at_all_is_not_the_usual_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = tmp_path / "a.colibri"
+    image.write_bytes(MAGIC)
+    assert main.run(["run", "--model", str(image), "--board", "rpi3", "--memory", "0", "hi"]) == errors.EXIT_USAGE
+    assert "rpi3 cannot have 0 bytes of memory" in capsys.readouterr().err
+
+
 def test_a_key_is_built_into_emulated_boards_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     key = tmp_path / "a.public.json"
     key.write_text("{}")

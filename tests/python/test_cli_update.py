@@ -19,10 +19,11 @@ from colibri_sdk.boards import load_board
 from colibri_sdk.cli import main, output
 from colibri_sdk.cli import update as module
 from colibri_sdk.cli.terminated import Terminated
+from colibri_sdk.errors import DeviceError
 from colibri_sdk.flash import write_card
 from colibri_sdk.image.layout import UPDATE
 from colibri_sdk.signing import PrivateKey, check_update, new_key, sign_image, verify_image
-from colibri_sdk.status import Status
+from colibri_sdk.status import Status, hint
 from update_board import Board
 from update_images import EXPERT, LAYER, blob
 
@@ -324,6 +325,17 @@ def test_an_update_of_a_generation_that_is_there_says_which_to_make(
     run(capsys, "sign", images["new"], "--base", images["old"], *PLACE, "--generation", "4", "-o", file)
     _, err = run(capsys, "expert", file, code=errors.EXIT_DEVICE)
     assert "update sign --generation 5" in err and "--counter" not in err
+
+
+def test_an_expert_that_is_not_signed_says_where_to_sign(
+    board: Board, images: dict[str, Path], capsys: Capture
+) -> None:
+    """It was told to sign an image."""
+    board.refusals.append(
+        DeviceError("unsigned", hint(Status.E_SIGNATURE), status=Status.E_SIGNATURE, where="unsigned")
+    )
+    _, err = run(capsys, "expert", images["expert"], *PLACE, code=errors.EXIT_DEVICE)
+    assert "--key" in err and "update sign" in err and "keys sign" not in err
 
 
 def test_where_an_update_cannot_be_written_or_is_for_no_board(

@@ -218,7 +218,7 @@ def chosen_board(name: str, *, memory: int | None = None, public_key: Path | Non
     from colibri_sdk.boards import load_board, with_key, with_memory
 
     board = load_board(name)
-    if memory:
+    if memory is not None:
         board = with_memory(board, memory)
     return board if public_key is None else with_key(board, public_key)
 
@@ -248,7 +248,7 @@ def open_target(
     limit = {} if timeout is None else {"timeout": timeout}
     if model is None:
         for option, value in (("--cpu", cpu), ("--memory", memory), ("--public-key", public_key)):
-            if value:
+            if value is not None:
                 raise UsageError(
                     f"{option} is for emulated boards", f"Give an image with --model, or leave {option} out."
                 )

@@ -218,8 +218,11 @@ def _begin(calls: UpdateCalls, update: bytes) -> Begun:
         try:
             return calls.begin_expert(update)
         except DeviceError as error:
-            if error.status == Status.E_COUNTER and error.where == "generation":  # the usual advice is about counters
+            # The usual advice is about counters, and about images.
+            if error.status == Status.E_COUNTER and error.where == "generation":
                 error.hint = f"Make it anew, with `colibri-sdk update sign --generation {error.wanted}` or higher."
+            elif error.status == Status.E_SIGNATURE:
+                error.hint = "Sign it on the way, with --key, or where the key is: `colibri-sdk update sign --key`."
             if error.status != Status.E_BUSY or error.where != "engine" or time.monotonic() > give_up:
                 raise
         time.sleep(_EFFECT_POLL_SECONDS)
