@@ -71,6 +71,10 @@ class SpiCard:
                 self._command(frame)
         return answer
 
+    def begin_write(self, block: int, there: int) -> None:
+        """A host has asked for a write and was restarted behind `there` bytes of data."""
+        self._to, self._in = block, bytearray([TOKEN, *bytes(there)])
+
     # ------------------------------------------------------------------------------------------------------- data
 
     def _send_block(self) -> None:
