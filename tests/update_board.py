@@ -17,7 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from colibri_sdk.errors import DeviceError, DeviceFaultError, LinkLostError
+from colibri_sdk.errors import ColibriError, DeviceError, DeviceFaultError, LinkLostError, LinkTimeoutError
 from colibri_sdk.image.reader import ImageFile
 from colibri_sdk.status import Status
 
@@ -55,6 +55,8 @@ class Board:
     counter: int = 0
     name: str = "fake"
     crashes: int = 0  # starts of a trial that end in a fault
+    hangs: int = 0  # those that are silent first
+    silence: type[ColibriError] = LinkTimeoutError
     refuses_trial: Status | None = None  # why a trial does not load
     selftest_ok: bool = True
     probe_sha256: str = ""
@@ -73,6 +75,7 @@ class Board:
         self.active = self.running = 1
         self.trial = self.tries = self.tries_left = self.last_result = self.last_status = 0
         self.open: Open | None = None
+        self.hung = False
         self.experts = self._directory(0)
         self.sequence = 1
         self.swaps = 0
@@ -144,6 +147,9 @@ class Board:
         return SimpleNamespace(result=SimpleNamespace(generated_tokens=4, logits_sha256=self.probe_sha256))
 
     def reboot(self) -> None:
+        if self.hung:
+            self.hung = False
+            raise DeviceFaultError("the watchdog fired")
         self.open = None
         self.running = self.active
         if self.trial and self.tries_left:
@@ -155,6 +161,10 @@ class Board:
             if self.crashes:
                 self.crashes -= 1
                 raise DeviceFaultError("the processor trapped")
+            if self.hangs:
+                self.hangs -= 1
+                self.hung = True
+                raise self.silence("nothing is heard")
         elif self.trial:
             self._end_trial(TRIES_USED, 0)
         self.experts = self._directory(self.running - 1)

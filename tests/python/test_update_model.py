@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from colibri_sdk.convert.progress import Silent
-from colibri_sdk.errors import DeviceError, ImageError, LinkLostError
+from colibri_sdk.errors import ColibriError, DeviceError, ImageError, LinkLostError, LinkTimeoutError, NoDeviceError
 from colibri_sdk.image.layout import SectionKind
 from colibri_sdk.image.reader import ImageFile
 from colibri_sdk.link.messages import Reader
@@ -186,6 +186,33 @@ def test_a_model_that_crashes_uses_up_its_tries(board: Board, images: dict[str, 
         update(board, images["new"], tries=2)
     assert (board.running, board.active, board.trial, board.last_result) == (1, 1, 0, TRIES_USED)
     assert board.crashes == 7
+
+
+@pytest.mark.parametrize("silence", [LinkTimeoutError, NoDeviceError])
+def test_a_model_that_hangs_uses_up_its_tries(
+    board: Board, images: dict[str, Path], silence: type[ColibriError]
+) -> None:
+    """As long as the watchdog waits the device says nothing, and that is no cut cable."""
+    board.hangs, board.silence = 9, silence
+    with pytest.raises(DeviceError, match="started 2 times and was not confirmed; it runs the old model"):
+        update(board, images["new"], tries=2)
+    assert (board.running, board.active, board.trial, board.last_result) == (1, 1, 0, TRIES_USED)
+    assert board.hangs == 7
+
+
+def test_a_device_that_stays_silent_is_given_up(
+    board: Board, images: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def nobody() -> None:
+        asked.append(board.trial)
+        raise NoDeviceError("nothing answers")
+
+    monkeypatch.setattr(board, "reboot", nobody)
+    with pytest.raises(NoDeviceError):
+        update(board, images["new"])
+    assert asked == [2, 2]
 
 
 @pytest.mark.parametrize("what", ["self-test", "probe"])

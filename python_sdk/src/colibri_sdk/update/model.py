@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from colibri_sdk.errors import BuildError, DeviceError, DeviceFaultError, ImageError, ToolMissingError
+from colibri_sdk.errors import (
+    BuildError,
+    DeviceError,
+    DeviceFaultError,
+    ImageError,
+    LinkTimeoutError,
+    NoDeviceError,
+    ToolMissingError,
+)
 from colibri_sdk.flash.volume import BOOT_TRIES, SLOT_NAMES, SLOTS
 from colibri_sdk.image.layout import PAGE
 from colibri_sdk.image.reader import ImageFile
@@ -150,14 +158,22 @@ def try_model(device: Device, path: Path, image_id: str, *, log: Log, twin: Twin
 
 
 def _restart(device: Device, tries: int) -> None:
-    """Restarts until the device answers; a model that makes it crash has used up its tries by then."""
-    for attempt in range(tries + 1):
+    """Restarts until the device answers; a model that makes it crash has used up its tries by then.
+
+    One that hangs is silent first: its watchdog may wait as long as this side. Asked again, it reports the fault."""
+    faults, silent = 0, False
+    while True:
         try:
             device.reboot()
             return
         except DeviceFaultError:
-            if attempt == tries:
+            faults, silent = faults + 1, False
+            if faults > tries:
                 raise
+        except (LinkTimeoutError, NoDeviceError):
+            if silent:
+                raise
+            silent = True
 
 
 def _selftest(device: Device) -> Check:
