@@ -123,7 +123,7 @@ def test_a_wrong_bit_on_the_bus_harms_nothing(insert: Callable[..., Host], lengt
 
 @pytest.mark.parametrize("there", [0, 1, 300, BLOCK])
 def test_a_restart_while_a_block_is_sent_does_not_write_half_of_it(insert: Callable[..., Host], there: int) -> None:
-    """The card takes what the next start sends for the rest of the block: its checksum is wrong, and nothing is written."""
+    """The card takes what the next start sends for the rest of it: its checksum is wrong, and nothing is written."""
     host = insert()
     before = host.wanted(300, 1)
     host.card.select(True)
