@@ -137,9 +137,13 @@ def test_a_request_that_works_is_alone(firmware: Callable[[str], Any], images: d
         generation = device.generate(PROMPT, max_tokens=TRACED, ignore_eos=True)
         next(iter(generation))
         session, size = device._session, device.info().image_bytes
-        crc = session.call(Type.UPDATE_CRC, pack_crc(Where.RUNNING_IMAGE, 0, size))
-        for kind in (Type.UPDATE_CONFIRM, Type.UPDATE_COMMIT):
-            assert refused(lambda k=kind: session.ask(k)) == (Status.E_BUSY, "update")
+        with pytest.MonkeyPatch.context() as held:
+            held.setattr(session._peer, "poll", lambda _: b"")  # so that the three requests leave together
+            crc = session.call(Type.UPDATE_CRC, pack_crc(Where.RUNNING_IMAGE, 0, size))
+            behind = [session.call(kind) for kind in (Type.UPDATE_CONFIRM, Type.UPDATE_COMMIT)]
+        session._transport.wake()
+        for call in behind:
+            assert refused(lambda c=call: session.result(c)) == (Status.E_BUSY, "update")
         assert int.from_bytes(session.result(crc), "little") == zlib.crc32(images["large"].read_bytes())
         device.cancel()
 
