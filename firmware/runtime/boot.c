@@ -3,7 +3,7 @@
  * boot.c: the boot state on the medium and the choice of a slot, see boot.h.
  *
  * Two sectors hold a state each. A change is written to the one that does not count, so that a power cut in the middle
- * of the write leaves the other. */
+ * of the write leaves the other. When nothing is on trial any more, the other one is brought up to date as well. */
 #include "boot.h"
 
 #include "../engine/detail.h"
@@ -110,6 +110,21 @@ static void copy_state(struct boot *boot)
     boot->next.active = boot_active(boot);
 }
 
+/* Nothing is on trial in boot->next: makes it count by both sectors, so that what starts does not hang on one of them. The
+ * first write decides; the other sector, which was older before, may fail. */
+static colibri_status write_both(struct boot *boot, struct colibri_detail *detail)
+{
+    const colibri_status status = write_next(boot, detail);
+    if (status != COLIBRI_OK) {
+        return status;
+    }
+    copy_state(boot);
+    colibri_status ignored = write_next(boot, NULL);
+    (void)ignored;
+    boot->doubtful = false; /* both say the same */
+    return COLIBRI_OK;
+}
+
 static colibri_status end_trial(struct boot *boot, uint32_t result, colibri_status why, struct colibri_detail *detail)
 {
     copy_state(boot);
@@ -117,7 +132,7 @@ static colibri_status end_trial(struct boot *boot, uint32_t result, colibri_stat
     boot->next.tries_left = 0;
     boot->next.last_result = result;
     boot->next.last_status = why;
-    return write_next(boot, detail);
+    return write_both(boot, detail);
 }
 
 void boot_next(struct boot *boot)
@@ -168,14 +183,12 @@ colibri_status boot_check(struct colibri *engine)
 
 colibri_status boot_settle(struct boot *boot, uint64_t counter, struct colibri_detail *detail)
 {
-    const uint32_t writes = boot->lost ? 2 : 0; /* to both sectors: one that could not be read may come back */
-    colibri_status status = COLIBRI_OK;
-    for (uint32_t i = 0; i < writes && status == COLIBRI_OK; i++) {
-        copy_state(boot);
-        boot->next.counter = counter;
-        status = write_next(boot, detail);
+    if (!boot->lost) {
+        return COLIBRI_OK;
     }
-    return status;
+    copy_state(boot);
+    boot->next.counter = counter;
+    return write_both(boot, detail);
 }
 
 colibri_status boot_try(struct boot *boot, uint32_t slot, uint32_t tries, struct colibri_detail *detail)
@@ -198,7 +211,7 @@ colibri_status boot_confirm(struct boot *boot, uint64_t counter, struct colibri_
     boot->next.counter = counter > boot->state.counter ? counter : boot->state.counter;
     boot->next.last_result = COL_BOOT_CONFIRMED;
     boot->next.last_status = COLIBRI_OK;
-    return write_next(boot, detail);
+    return write_both(boot, detail);
 }
 
 colibri_status boot_withdraw(struct boot *boot, struct colibri_detail *detail)

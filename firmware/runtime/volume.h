@@ -56,7 +56,8 @@ enum col_boot_result {
     COL_BOOT_INVALID = 5      /* it did not load, or failed a check or the self-test; last_status says why */
 };
 
-/* Of the two, the valid one with the higher sequence counts; a change is written to the other one, whole. */
+/* Of the two, the valid one with the higher sequence counts; a change is written to the other one, whole. One that leaves
+ * nothing on trial is written to both, one after the other. */
 struct col_boot_state {
     uint8_t magic[8];     /* COL_BOOT_MAGIC */
     uint64_t sequence;    /* counts changes, from 1 */

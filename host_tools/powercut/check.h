@@ -27,6 +27,7 @@ struct campaign {
     uint32_t shown;   /* of these, in this scenario */
     uint64_t faults;  /* of writes */
     uint64_t bad_reads;
+    uint64_t lost_states;
     uint8_t new_hash[HASH_BYTES]; /* of the new image as packed */
 };
 
@@ -41,7 +42,8 @@ bool takes_updates(const struct campaign *campaign, const struct scenario *scena
 
 /* faults.c: each write of each step of a scenario fails, is not what was written, or can't be read back; the device must
  * notice, go on as before, and take the same update afterwards. Each read of each start fails once, which must be no reason to
- * start nothing, or something else from then on. */
+ * start nothing, or something else from then on. And one of the two boot states is lost behind each step that leaves none on
+ * trial. */
 void run_faults(struct campaign *campaign, const struct scenario *scenario);
 
 #endif

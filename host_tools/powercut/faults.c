@@ -90,6 +90,16 @@ static bool bears_a_bad_read(const struct campaign *campaign, const struct scena
            (same_future(&future, before) || same_future(&future, after) || same_future(&future, &without_trial));
 }
 
+/* A sector with a boot state is lost when nothing is on trial: what starts is in the other one as well. */
+static bool bears_a_lost_state(const struct campaign *campaign, const struct scenario *scenario,
+                               const struct device *device, uint32_t state, struct disk *copy, const struct future *after)
+{
+    disk_copy(copy, device->disk);
+    memset(copy->data + device->boot.volume.state_block[state] * HAL_BLOCK, 0, HAL_BLOCK);
+    const struct future future = look_ahead(campaign, scenario, copy);
+    return same_future(&future, after);
+}
+
 static void fail(struct campaign *campaign, uint32_t step, const char *what, size_t number, size_t count,
                  const char *how)
 {
@@ -125,6 +135,13 @@ void run_faults(struct campaign *campaign, const struct scenario *scenario)
                 if (!survives(campaign, scenario, step, write, fault, &before, &after)) {
                     fail(campaign, step, "write", write, disk.log_count, names[fault]);
                 }
+            }
+        }
+        const bool settled = scenario->volume && device.boot.state.trial == 0;
+        for (uint32_t state = 0; settled && state < 2; state++) {
+            campaign->lost_states++;
+            if (!bears_a_lost_state(campaign, scenario, &device, state, &copy, &after)) {
+                fail(campaign, step, "boot state", state + 1, 2, "is lost");
             }
         }
         for (size_t read = 1; read <= reads; read++) {

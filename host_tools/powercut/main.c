@@ -12,7 +12,7 @@
  * moment around the writes that switch, and at each EVERYth (16, 1: all) of those that only carry data.
  *
  * Then each of those writes fails, once stores something else, and once is not to be read back; and each read of a start
- * fails (faults.c).
+ * fails, and each boot state is lost (faults.c).
  *
  * Of all these, SAMPLE (1: all) takes each SAMPLEth sector only, counted back from the last of a step, which switches.
  *
@@ -173,7 +173,8 @@ int main(int argc, char **argv)
         }
     }
     printf("%llu writes failed or were not what was written\n", (unsigned long long)campaign.faults);
-    printf("%llu reads of starts failed\n", (unsigned long long)campaign.bad_reads);
+    printf("%llu reads of starts failed, %llu boot states were lost\n", (unsigned long long)campaign.bad_reads,
+           (unsigned long long)campaign.lost_states);
     printf("%llu cuts tried, updates after %llu of them, %llu wrong\n", (unsigned long long)campaign.cuts,
            (unsigned long long)campaign.updates, (unsigned long long)campaign.failures);
     free(campaign.images.old.data);
