@@ -34,6 +34,7 @@ WATCHDOG = 2  # FaultBody.kind
 TRIAL_ONLY = "boot_check"
 UNDEFINED = {"virt-aarch64": bytes(4), "virt-riscv64": bytes(4)}  # UDF #0; c.illegal
 ENDLESS = {"virt-aarch64": bytes.fromhex("00000014"), "virt-riscv64": bytes.fromhex("6f000000")}  # B .; J .
+RETURN = bytes.fromhex("c0035fd6")  # AArch64's RET
 
 # An instruction takes 64 ns, and while the processor waits for its timer, time jumps there: a watchdog's half minute
 # and a minute of fault reports pass in seconds. The board's reset ends QEMU. (Let go on, QEMU 7.2 stands still after a
@@ -95,6 +96,21 @@ def test_a_model_that_cannot_compute_is_left_in_the_same_start(
         assert table.boot_state().sequence == before + 3  # put on trial, one try counted, over
         device.reboot()
         assert_old_model_runs(device, answers, BootResult.INVALID, Status.E_NUMERIC)
+
+
+@on("virt-aarch64")
+def test_a_model_is_not_taken_on_a_board_that_fails_its_self_test(
+    table: Bench, images: dict[str, Path], answers: dict[str, str], tmp_path: Path
+) -> None:
+    """A kernel that computes nothing: its set is not used, and the old model answers as it should with the next best.
+    But a model on trial must find all of them right. (A board with the scalar set alone could not run without it.)"""
+    table.firmware = changed(table.firmware, "matmul_q8_dotprod", RETURN, tmp_path)
+    with table.started() as (device, _):
+        assert device.info().kernels in ("neon", "scalar")
+        assert answer(device) == answers["old"]
+        with pytest.raises(DeviceError, match="it runs the old model, from slot A"):
+            renew(device, images["expert"])
+        assert_old_model_runs(device, answers, BootResult.INVALID, Status.E_KERNELS_WRONG)
 
 
 @on("virt-aarch64", "virt-riscv64")
