@@ -114,12 +114,12 @@ static bool ask(struct colibri *engine, uint32_t layer, uint32_t expert)
     };
     struct colibri_layer_stats *stats = &engine->layer_stats[layer];
     stats->read_bytes += bytes;
-    stats->prefetched += shelf->cache.expert[expert].guessed ? 1u : 0u;
     const colibri_status status = store->storage.start(store->storage.user, read, &what);
     if (status < 0) {
         fail(engine, layer, expert, status, 0);
         return true;
     }
+    stats->prefetched += shelf->cache.expert[expert].guessed ? 1u : 0u;
     slot->state = COL_SLOT_READING;
     slot->written = true;
     store->read[read] = (struct col_store_read){.busy = true, .layer = layer, .slot = number, .expert = expert};

@@ -231,6 +231,19 @@ def test_hashed_routing_is_guessed_exactly(library: Library, make: Callable[...,
     assert stats.read_bytes.sum() == (stats.misses.sum() + stats.prefetched.sum()) * bytes_each
 
 
+def test_a_guess_whose_read_is_refused_is_no_prefetched_one(library: Library, make: Callable[..., Path]) -> None:
+    """It is read again when the step needs it: a miss. All others were read and needed."""
+    image = make("many", router="hash")
+    storage = SlowStorage(image, depth=8, patience=0)
+    engine = Engine(library, image, storage=storage, cache_slots=10, prefetch=True, batch=1)
+    storage.refused[3] = Status.E_STORAGE  # behind the three experts of layer 0
+    assert answer(engine) == in_memory(library, image)
+    assert storage.log[3].layer == 1
+    stats = engine.stats()
+    assert stats.misses[1] == 1
+    assert stats.prefetch_used.tolist() == stats.prefetched.tolist()
+
+
 def test_guesses_are_the_next_routers_on_this_residual(library: Library, many: Path) -> None:
     """Some are right and some are wrong; both are counted, and nothing is guessed for a batch."""
     storage = SlowStorage(many, depth=8, patience=0)
