@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import json
 import subprocess
@@ -37,6 +38,7 @@ EXIT_CODES = {
     errors.InternalError: 1,
     KeyboardInterrupt: 130,
     FileNotFoundError: 2,
+    PermissionError: 2,
     OSError: 1,
     ZeroDivisionError: 1,
 }
@@ -86,6 +88,15 @@ def test_debug_shows_the_error_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, errors.ImageError("broken"))
     with pytest.raises(errors.ImageError):
         main.run(["boards", "--debug"])
+
+
+def test_a_full_disk_says_where_the_space_is_needed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(monkeypatch, OSError(errno.ENOSPC, "No space left on device", "card.img"))
+    assert main.run(["boards"]) == 1
+    err = capsys.readouterr().err
+    assert "card.img: No space left on device" in err and "TMPDIR" in err
 
 
 @pytest.mark.parametrize(

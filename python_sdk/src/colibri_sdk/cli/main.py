@@ -8,6 +8,7 @@ NumPy and the help does not wait for anything.
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import sys
 from collections.abc import Sequence
@@ -42,6 +43,10 @@ COMMANDS: dict[str, str] = {
     "doctor": "Check this machine: tools, emulators, permissions.",
     "test": "Run the test suite.",
 }
+
+
+# What the system says of a file that was named wrongly.
+_OF_THE_USER = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 
 class LazyGroup(click.Group):
@@ -107,7 +112,9 @@ def run(arguments: Sequence[str]) -> int:
             raise
         what = f"{error.filename}: " if error.filename else ""
         click.secho(f"error: {what}{error.strerror or error}", fg="red", err=True)
-        return e.EXIT_USAGE if isinstance(error, FileNotFoundError | IsADirectoryError) else e.EXIT_INTERNAL
+        if error.errno == errno.ENOSPC:
+            click.echo("  Free some space; temporary files are in /tmp, or where $TMPDIR says.", err=True)
+        return e.EXIT_USAGE if isinstance(error, _OF_THE_USER) else e.EXIT_INTERNAL
     except Exception as error:  # the last resort: a person gets a sentence, --debug the traceback
         if debug:
             raise
