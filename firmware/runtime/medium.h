@@ -14,7 +14,7 @@ struct medium {
     void *user;
     uint64_t blocks; /* of HAL_BLOCK bytes; 0: there is none */
     bool writable;
-    /* `data` is aligned to 4. A write is on the medium when it returns, and sectors reach it in ascending order. */
+    /* `data` is aligned to 4. A write is on the medium when it returns; the order of its sectors is the medium's affair. */
     hal_status (*read)(void *user, uint64_t block, uint32_t count, void *data);
     hal_status (*write)(void *user, uint64_t block, uint32_t count, const void *data);
 };

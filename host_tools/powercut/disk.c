@@ -56,7 +56,7 @@ static hal_status disk_read(void *user, uint64_t block, uint32_t count, void *da
     return HAL_OK;
 }
 
-static void remember(struct disk *disk, uint64_t block, const uint8_t *data)
+static void remember(struct disk *disk, uint64_t block, uint32_t behind, const uint8_t *data)
 {
     if (disk->log_count == disk->log_capacity) {
         const size_t capacity = disk->log_capacity == 0 ? 1024 : disk->log_capacity * 2;
@@ -70,6 +70,7 @@ static void remember(struct disk *disk, uint64_t block, const uint8_t *data)
     }
     struct disk_write *write = &disk->log[disk->log_count++];
     write->block = block;
+    write->behind = behind;
     memcpy(write->data, data, HAL_BLOCK);
 }
 
@@ -82,7 +83,7 @@ static hal_status disk_write(void *user, uint64_t block, uint32_t count, const v
     for (uint32_t i = 0; i < count; i++) {
         const uint8_t *sector = (const uint8_t *)data + (size_t)i * HAL_BLOCK;
         if (disk->recording) {
-            remember(disk, block + i, sector);
+            remember(disk, block + i, count - 1u - i, sector);
         }
         const bool wrong = disk->fault_in != 0 && --disk->fault_in == 0;
         if (wrong && disk->fault == DISK_FAULT_FAILS) {
@@ -111,7 +112,11 @@ void disk_apply(struct disk *disk, const struct disk_write *write)
 void disk_apply_cut(struct disk *disk, const struct disk_write *write, enum disk_cut cut)
 {
     uint8_t *sector = disk->data + write->block * HAL_BLOCK;
-    if (cut != DISK_CUT_BEFORE) {
+    if (cut == DISK_CUT_ORDER) {
+        for (uint32_t i = 1; i <= write->behind; i++) {
+            disk_apply(disk, write + i);
+        }
+    } else if (cut != DISK_CUT_BEFORE) {
         memcpy(sector, write->data, HAL_BLOCK / 2);
     }
     if (cut == DISK_CUT_GARBAGE) {

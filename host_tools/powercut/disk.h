@@ -13,6 +13,7 @@
 
 struct disk_write {
     uint64_t block;
+    uint32_t behind; /* sectors that follow it in the same write, and in the log */
     uint8_t data[HAL_BLOCK];
 };
 
@@ -43,6 +44,7 @@ enum disk_cut {
     DISK_CUT_BEFORE,  /* the old one */
     DISK_CUT_HALF,    /* half of it new, half old */
     DISK_CUT_GARBAGE, /* half of it new, half neither */
+    DISK_CUT_ORDER,   /* the old one, but what follows in the same write is there: the medium began with that */
     DISK_CUTS
 };
 
@@ -52,7 +54,7 @@ void disk_free(struct disk *disk);
 void disk_copy(struct disk *to, const struct disk *from);
 struct medium disk_medium(struct disk *disk);
 
-/* Applies a write whole, or cut. */
+/* Applies a write whole, or cut; it lies in the log. */
 void disk_apply(struct disk *disk, const struct disk_write *write);
 void disk_apply_cut(struct disk *disk, const struct disk_write *write, enum disk_cut cut);
 

@@ -5,8 +5,8 @@
  *     powercut OLD.colibri NEW.colibri [EVERY [SAMPLE [reordered]]]
  *
  * A scenario runs once to its end, and all its writes are recorded, those of its boots too. Then the disk is brought
- * back to each moment in between: before each sector's write, and with half of the sector new and the other half old
- * or garbage. From each such disk a device boots several times. What its model computes at each of these boots must be
+ * back to each moment in between: before each sector's write, with half of the sector new and the other half old or
+ * garbage, and without the sector but with those that follow it in the same write. From each such disk a device boots several times. What its model computes at each of these boots must be
  * what it would have computed had the step that was cut not begun, or had it ended; nothing in between, and the same at
  * all of these boots. After that it must take an update of an expert and of the model. These last two are tried at each
  * moment around the writes that switch, and at each EVERYth (16, 1: all) of those that only carry data.
@@ -59,11 +59,15 @@ static void image_hash(const struct campaign *campaign, const struct image_file 
 static void cut_step(struct campaign *campaign, const struct scenario *scenario, uint32_t number, struct disk *disk,
                      const struct disk_write *log, size_t count, const struct future *before, const struct future *after)
 {
-    static const char *const cut_names[DISK_CUTS] = {"before it", "half of it old", "half of it garbage"};
+    static const char *const cut_names[DISK_CUTS] = {"before it", "half of it old", "half of it garbage",
+                                                     "behind what follows it"};
     struct disk trial = disk_new(disk->blocks);
     for (size_t i = 0; i < count; i++) {
         const bool sampled = (count - 1u - i) % campaign->sample == 0;
         for (enum disk_cut cut = DISK_CUT_BEFORE; sampled && cut < DISK_CUTS; cut++) {
+            if (cut == DISK_CUT_ORDER && log[i].behind == 0) {
+                continue;
+            }
             disk_copy(&trial, disk);
             disk_apply_cut(&trial, &log[i], cut);
             const struct future future = look_ahead(campaign, scenario, &trial);
@@ -94,6 +98,9 @@ static void reorder(struct disk_write *log, size_t count)
         const struct disk_write last[2] = {log[count - 2], log[count - 1]};
         memmove(log + 2, log, (count - 2) * sizeof *log);
         memcpy(log, last, sizeof last);
+        for (size_t i = 0; i < count; i++) {
+            log[i].behind = 0; /* what follows in the log may be of another write now */
+        }
     }
 }
 

@@ -28,7 +28,7 @@ TOTAL = re.compile(r"^(\d+) cuts tried, updates after (\d+) of them, (\d+) wrong
 FAULTS = re.compile(r"^(\d+) writes failed or were not what was written$", re.MULTILINE)
 BAD_READS = re.compile(r"^(\d+) reads of starts failed, (\d+) boot states were lost$", re.MULTILINE)
 SCENARIOS = 10
-HALVES = 3  # before a sector, half of it and old, half of it and garbage
+HALVES = 3  # before a sector, half of it and old, half of it and garbage; a fourth cut where others of its write follow
 # What updates a device, and chooses what starts.
 UPDATING = ("boot", "loader", "trust", "update", "update_expert", "update_list", "update_model", "volume")
 
@@ -114,7 +114,7 @@ def test_no_cut_leaves_anything_but_the_old_or_the_new(optimised: Path, images: 
     report = run(optimised, images, "128")
     assert (report.status, report.total[2]) == (0, 0), report.text
     assert len(report.scenarios) == SCENARIOS
-    assert all(cuts == HALVES * sectors for sectors, cuts in report.scenarios)
+    assert all(HALVES * sectors < cuts < (HALVES + 1) * sectors for sectors, cuts in report.scenarios)
     assert report.total[0] == sum(cuts for _, cuts in report.scenarios) > 2500
     assert report.total[1] > 400
     assert report.faults > 400
