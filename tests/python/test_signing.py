@@ -184,6 +184,11 @@ def test_commands(image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     seen = json.loads(run("inspect", image, "--json"))["signature"]
     assert seen == {"signed": True, "algorithm": "eddsa", "key_id": made["key_id"], "counter": 2, "board": "rpi3"}
     assert f"key {made['key_id']}, counter 2, board rpi3" in run("inspect", image)
+    run("keys", "verify", image, "--public-key", made["public"], "--board", "nothing", code=2)
+    assert main.run(["keys", "sign", str(image), "--key", made["private"]]) == 0
+    assert "It had counter 2" in capsys.readouterr().err  # boards that have confirmed it refuse what is below
+    assert main.run(["keys", "sign", str(image), "--key", made["private"], "--counter", "3"]) == 0
+    assert capsys.readouterr().err == ""
     data = np.fromfile(image, np.uint8)
     data[-5000] ^= 1  # in the spare place: nobody's
     data.tofile(image)

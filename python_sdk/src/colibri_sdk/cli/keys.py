@@ -60,11 +60,20 @@ def new(directory: Path, name: str, as_json: bool) -> None:
 def sign(image: Path, key: Path, counter: int, board: str, as_json: bool) -> None:
     """Sign IMAGE, in place, after all its checksums were verified. A new signature replaces an old one."""
     from colibri_sdk.boards import load_board
+    from colibri_sdk.image.reader import ImageFile
     from colibri_sdk.signing import PrivateKey, sign_image
 
     if board:
         load_board(board)
-    _show(image, sign_image(image, PrivateKey.load(key), counter=counter, board=board), as_json, "signed")
+    private = PrivateKey.load(key)
+    with ImageFile(image) as unchanged:
+        before = unchanged.signature
+    _show(image, sign_image(image, private, counter=counter, board=board), as_json, "signed")
+    if before.signed and before.counter > counter:
+        output.note(
+            f"It had counter {before.counter}, and boards that have confirmed that refuse {counter}: sign it again with "
+            f"--counter {before.counter}, unless this is meant."
+        )
 
 
 @command.command()
