@@ -71,8 +71,8 @@ def sign(image: Path, key: Path, counter: int, board: str, as_json: bool) -> Non
     _show(image, sign_image(image, private, counter=counter, board=board), as_json, "signed")
     if before.signed and before.counter > counter:
         output.note(
-            f"It had counter {before.counter}, and boards that have confirmed that refuse {counter}: sign it again with "
-            f"--counter {before.counter}, unless this is meant."
+            f"It had counter {before.counter}, and boards that have confirmed that refuse {counter}: unless this is "
+            f"meant, sign it again with --counter {before.counter}."
         )
 
 
