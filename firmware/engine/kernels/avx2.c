@@ -123,11 +123,15 @@ INLINE void q4_strip(const struct col_tile_q4 *w, uint32_t blocks, const int8_t 
     }
 }
 
-/* Eight weights, one of each row, from a column of a float tile. */
-INLINE __m256 load_column(const void *w, size_t column, const bool half)
+/* Eight numbers at p from number i on: binary16 when `half`, else floats. */
+INLINE __m256 load8(const void *p, size_t i, const bool half)
 {
-    return half ? load_halves((const uint16_t *)w + column * ROWS)
-                : _mm256_loadu_ps((const float *)w + column * ROWS);
+    return half ? load_halves((const uint16_t *)p + i) : _mm256_loadu_ps((const float *)p + i);
+}
+
+INLINE float load1(const void *p, size_t i, const bool half)
+{
+    return half ? col_half_to_float(((const uint16_t *)p)[i]) : ((const float *)p)[i];
 }
 
 INLINE void float_strip(const void *w, uint32_t cols, const float *x, uint32_t x_stride, float *y, uint32_t y_stride,
@@ -141,7 +145,7 @@ INLINE void float_strip(const void *w, uint32_t cols, const float *x, uint32_t x
     }
     for (uint32_t c = 0; c < cols; c++) {
         UNROLL for (unsigned r = 0; r < R; r++) {
-            __m256 weight = load_column(w, (size_t)r * cols + c, half);
+            __m256 weight = load8(w, ((size_t)r * cols + c) * ROWS, half);
             UNROLL for (unsigned t = 0; t < T; t++) {
                 __m256 product = _mm256_mul_ps(weight, _mm256_set1_ps(x[(size_t)t * x_stride + c]));
                 acc[r][t] = _mm256_add_ps(acc[r][t], product);
@@ -233,12 +237,12 @@ INLINE float tree8(__m256 s)
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-static float dot_f32(const float *a, const float *b, uint32_t n)
+INLINE float dot(const float *a, const void *b, uint32_t n, const bool half)
 {
     __m256 sum = _mm256_setzero_ps();
     uint32_t i = 0;
     for (; n - i >= LANES; i += LANES) {
-        sum = _mm256_add_ps(sum, _mm256_mul_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i)));
+        sum = _mm256_add_ps(sum, _mm256_mul_ps(_mm256_loadu_ps(a + i), load8(b, i, half)));
     }
     if (i == n) {
         return tree8(sum);
@@ -246,53 +250,42 @@ static float dot_f32(const float *a, const float *b, uint32_t n)
     float s[LANES];
     _mm256_storeu_ps(s, sum);
     for (uint32_t j = 0; i + j < n; j++) {
-        s[j] = s[j] + a[i + j] * b[i + j];
+        s[j] = s[j] + a[i + j] * load1(b, i + j, half);
     }
     return col_tree(s);
+}
+
+static float dot_f32(const float *a, const float *b, uint32_t n)
+{
+    return dot(a, b, n, false);
 }
 
 static float dot_f16(const float *a, const uint16_t *b, uint32_t n)
 {
-    __m256 sum = _mm256_setzero_ps();
+    return dot(a, b, n, true);
+}
+
+INLINE void axpy(float p, const void *x, float *y, uint32_t n, const bool half)
+{
+    const __m256 factor = _mm256_set1_ps(p);
     uint32_t i = 0;
     for (; n - i >= LANES; i += LANES) {
-        sum = _mm256_add_ps(sum, _mm256_mul_ps(_mm256_loadu_ps(a + i), load_halves(b + i)));
+        __m256 product = _mm256_mul_ps(factor, load8(x, i, half));
+        _mm256_storeu_ps(y + i, _mm256_add_ps(_mm256_loadu_ps(y + i), product));
     }
-    if (i == n) {
-        return tree8(sum);
+    for (; i < n; i++) {
+        y[i] = y[i] + p * load1(x, i, half);
     }
-    float s[LANES];
-    _mm256_storeu_ps(s, sum);
-    for (uint32_t j = 0; i + j < n; j++) {
-        s[j] = s[j] + a[i + j] * col_half_to_float(b[i + j]);
-    }
-    return col_tree(s);
 }
 
 static void axpy_f32(float p, const float *x, float *y, uint32_t n)
 {
-    const __m256 factor = _mm256_set1_ps(p);
-    uint32_t i = 0;
-    for (; n - i >= LANES; i += LANES) {
-        __m256 product = _mm256_mul_ps(factor, _mm256_loadu_ps(x + i));
-        _mm256_storeu_ps(y + i, _mm256_add_ps(_mm256_loadu_ps(y + i), product));
-    }
-    for (; i < n; i++) {
-        y[i] = y[i] + p * x[i];
-    }
+    axpy(p, x, y, n, false);
 }
 
 static void axpy_f16(float p, const uint16_t *x, float *y, uint32_t n)
 {
-    const __m256 factor = _mm256_set1_ps(p);
-    uint32_t i = 0;
-    for (; n - i >= LANES; i += LANES) {
-        __m256 product = _mm256_mul_ps(factor, load_halves(x + i));
-        _mm256_storeu_ps(y + i, _mm256_add_ps(_mm256_loadu_ps(y + i), product));
-    }
-    for (; i < n; i++) {
-        y[i] = y[i] + p * col_half_to_float(x[i]);
-    }
+    axpy(p, x, y, n, true);
 }
 
 /* col_exp of eight values, operation by operation. */

@@ -393,10 +393,15 @@ static __attribute__((noinline)) void float_product(const void *w, uint32_t row_
     }
 }
 
-/* Eight weights, one of each row, from a column of a float tile. */
-INLINE struct eight load_column(const void *w, size_t column, const bool half)
+/* Eight numbers at p from number i on: binary16 when `half`, else floats. */
+INLINE struct eight load_any(const void *p, size_t i, const bool half)
 {
-    return half ? load_halves((const uint16_t *)w + column * ROWS) : load8((const float *)w + column * ROWS);
+    return half ? load_halves((const uint16_t *)p + i) : load8((const float *)p + i);
+}
+
+INLINE float load1(const void *p, size_t i, const bool half)
+{
+    return half ? half_to_float(((const uint16_t *)p)[i]) : ((const float *)p)[i];
 }
 
 INLINE void any_float_strip(const void *w, uint32_t cols, const float *x, uint32_t x_stride, float *y,
@@ -410,7 +415,7 @@ INLINE void any_float_strip(const void *w, uint32_t cols, const float *x, uint32
     }
     for (uint32_t c = 0; c < cols; c++) {
         UNROLL for (unsigned r = 0; r < R; r++) {
-            struct eight weight = load_column(w, (size_t)r * cols + c, half);
+            struct eight weight = load_any(w, ((size_t)r * cols + c) * ROWS, half);
             UNROLL for (unsigned t = 0; t < T; t++) {
                 acc[r][t] = add_product(acc[r][t], weight, x[(size_t)t * x_stride + c]);
             }
@@ -491,12 +496,12 @@ INLINE float tree8(struct eight s)
     return vpadds_f32(vadd_f32(vget_low_f32(four), vget_high_f32(four)));
 }
 
-static float dot_f32(const float *a, const float *b, uint32_t n)
+INLINE float dot(const float *a, const void *b, uint32_t n, const bool half)
 {
     struct eight sum = {vdupq_n_f32(0), vdupq_n_f32(0)};
     uint32_t i = 0;
     for (; n - i >= LANES; i += LANES) {
-        sum = add_products(sum, load8(a + i), load8(b + i));
+        sum = add_products(sum, load8(a + i), load_any(b, i, half));
     }
     if (i == n) {
         return tree8(sum);
@@ -504,49 +509,40 @@ static float dot_f32(const float *a, const float *b, uint32_t n)
     float s[LANES];
     store8(s, sum);
     for (uint32_t j = 0; i + j < n; j++) {
-        s[j] = s[j] + a[i + j] * b[i + j];
+        s[j] = s[j] + a[i + j] * load1(b, i + j, half);
     }
     return col_tree(s);
+}
+
+static float dot_f32(const float *a, const float *b, uint32_t n)
+{
+    return dot(a, b, n, false);
 }
 
 static float dot_f16(const float *a, const uint16_t *b, uint32_t n)
 {
-    struct eight sum = {vdupq_n_f32(0), vdupq_n_f32(0)};
+    return dot(a, b, n, true);
+}
+
+INLINE void axpy(float p, const void *x, float *y, uint32_t n, const bool half)
+{
     uint32_t i = 0;
     for (; n - i >= LANES; i += LANES) {
-        sum = add_products(sum, load8(a + i), load_halves(b + i));
+        store8(y + i, add_product(load8(y + i), load_any(x, i, half), p));
     }
-    if (i == n) {
-        return tree8(sum);
+    for (; i < n; i++) {
+        y[i] = y[i] + p * load1(x, i, half);
     }
-    float s[LANES];
-    store8(s, sum);
-    for (uint32_t j = 0; i + j < n; j++) {
-        s[j] = s[j] + a[i + j] * half_to_float(b[i + j]);
-    }
-    return col_tree(s);
 }
 
 static void axpy_f32(float p, const float *x, float *y, uint32_t n)
 {
-    uint32_t i = 0;
-    for (; n - i >= LANES; i += LANES) {
-        store8(y + i, add_product(load8(y + i), load8(x + i), p));
-    }
-    for (; i < n; i++) {
-        y[i] = y[i] + p * x[i];
-    }
+    axpy(p, x, y, n, false);
 }
 
 static void axpy_f16(float p, const uint16_t *x, float *y, uint32_t n)
 {
-    uint32_t i = 0;
-    for (; n - i >= LANES; i += LANES) {
-        store8(y + i, add_product(load8(y + i), load_halves(x + i), p));
-    }
-    for (; i < n; i++) {
-        y[i] = y[i] + p * half_to_float(x[i]);
-    }
+    axpy(p, x, y, n, true);
 }
 
 /* col_exp of four values, operation by operation. */
