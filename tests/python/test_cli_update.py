@@ -265,6 +265,18 @@ def test_status_confirm_and_rollback(board: Board, images: dict[str, Path], caps
     assert json.loads(run(capsys, "rollback", "--json")[0])["given_up"] is False
 
 
+def test_status_lists_replaced_experts(board: Board, images: dict[str, Path], capsys: Capture) -> None:
+    """Who signs the next one must know the generation."""
+    assert json.loads(run(capsys, "status", "--experts", "--json")[0])["replaced"] == []
+    run(capsys, "expert", images["expert"], *PLACE)
+    run(capsys, "expert", images["old"], *PLACE)
+    out, _ = run(capsys, "status", "--experts")
+    assert out.splitlines()[-1].split() == ["expert", f"{LAYER}/{EXPERT}", "generation", "2"]
+    found = json.loads(run(capsys, "status", "--experts", "--json")[0])
+    assert found["replaced"] == [{"layer": LAYER, "expert": EXPERT, "generation": 2}]
+    assert "replaced" not in json.loads(run(capsys, "status", "--json")[0])
+
+
 def test_a_trial_that_failed_is_explained_afterwards(board: Board, images: dict[str, Path], capsys: Capture) -> None:
     board.selftest_ok = False
     _, err = run(capsys, "model", images["new"], code=errors.EXIT_DEVICE)

@@ -267,7 +267,11 @@ def _signer(
     help="The image that the devices run.",
 )
 @place_options
-@click.option("--generation", type=click.IntRange(1, 2**32 - 1), help="Higher than what the devices have. Default: 1.")
+@click.option(
+    "--generation",
+    type=click.IntRange(1, 2**32 - 1),
+    help="Higher than what the devices have, which `update status --experts` lists. Default: 1.",
+)
 @click.option("--counter", type=click.IntRange(0, 2**64 - 1), help="Security counter. Default: the base image's.")
 @click.option("--board", "board_name", default="", help="The only board that may take it. Default: any.")
 @options.signing_key_option
@@ -436,23 +440,30 @@ def _show_model(done: ModelUpdate) -> None:
 
 
 @command.command("status")
+@click.option("--experts", is_flag=True, help="Also which experts were replaced, and the generation of each.")
 @target_options
 @output.json_option
-def status_command(card: Path | None, as_json: bool, **values: Any) -> None:
+def status_command(experts: bool, card: Path | None, as_json: bool, **values: Any) -> None:
     """Show slots, trial, replaced experts and any update that is open; and what became of the last trial."""
     from colibri_sdk.targets import why_no_model
     from colibri_sdk.update import report
     from colibri_sdk.update.calls import UpdateCalls
 
     with open_target(card, values) as target:
-        status = UpdateCalls(target.device).status()
-        info = target.device.info()
+        calls = UpdateCalls(target.device)
+        status, info = calls.status(), target.device.info()
+        # The device lists all its experts, 64 bytes each, which takes its time on a slow line.
+        listed = calls.directory() if experts and status.updates else []
+    replaced = [entry for entry in listed if entry.generation]
     missing = why_no_model(info, info.board)
     if as_json:
         no_model = None if missing is None else missing.message
-        output.emit_json({**report.as_json(status), "has_key": info.has_key, "no_model": no_model})
+        places = [{name: getattr(one, name) for name in ("layer", "expert", "generation")} for one in replaced]
+        found = {**report.as_json(status), "has_key": info.has_key, "no_model": no_model}
+        output.emit_json({**found, **({"replaced": places} if experts else {})})
         return
     rows = [*report.rows(status, starts=missing is None), ["takes", report.takes(info.has_key)]]
+    rows += [[f"expert {one.layer}/{one.expert}", f"generation {one.generation}"] for one in replaced]
     output.table(["", ""], rows)
     if missing is not None:
         output.note(str(missing))
