@@ -5,6 +5,7 @@ Disks are loop devices, for which a test must be root."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -154,6 +155,15 @@ def test_a_card_in_an_emulator_is_in_use(
         _, err = run(capsys, "update", "status", "--card", card, code=errors.EXIT_TRANSFER)
     assert f"{card} is in use by another program: an emulator" in err
     run(capsys, "update", "status", "--card", card)
+
+
+def test_a_file_system_without_locks_is_no_hindrance(card: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.fcntl", refuse)
+    with claimed(card):
+        pass
 
 
 def test_a_card_that_is_not_there(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from pathlib import Path
 
 from colibri_sdk.errors import FlashError
 
+# What file systems say that have none.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _WHOLE_FILE = (os.SEEK_SET, 0, 0, 0)  # struct flock: whence, start, length (0: up to its end), process
 
 
@@ -37,7 +39,8 @@ def claimed(card: Path) -> Iterator[None]:
         try:
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, *_WHOLE_FILE))
         except OSError as error:
-            raise _refused(card, error) from error
+            if error.errno not in _NO_LOCKS:
+                raise _refused(card, error) from error
         yield
     finally:
         os.close(descriptor)
