@@ -2,7 +2,7 @@
 """Writes a checkpoint of Mixtral's shape with random weights: of any size, for models that no memory holds.
 
     python tests/make_random_moe.py OUT --layers 8 --experts 420 --hidden 256 --width 512
-    colibri-sdk pack OUT big.colibri
+    colibri-sdk pack OUT -o big.colibri
 
 A layer's experts are one shard, so that the memory needed is that of a few experts. The tokenizer is the demo model's;
 what the model says means nothing, but it is the same everywhere.
