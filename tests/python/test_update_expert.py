@@ -17,6 +17,7 @@ from colibri_sdk.signing import PrivateKey
 from colibri_sdk.status import Status
 from colibri_sdk.update import expert as module
 from colibri_sdk.update.expert import ExpertUpdate, describe_update, expert_content, update_expert
+from colibri_sdk.update.model import update_model
 from colibri_sdk.update.signer import GENERATIONS, Signer
 from update_board import Board, refuse
 from update_images import EXPERT, LAYER, blob
@@ -163,6 +164,16 @@ def test_places_that_the_device_has_not(
     raw.write_bytes(blob(images["expert"]))
     with pytest.raises(UsageError, match=words):
         replace(board, raw, layer, expert)
+
+
+def test_a_device_without_a_medium(images: dict[str, Path]) -> None:
+    """This machine's board with --model maps the file: it was said to have a model without experts, or one slot."""
+    board: Any = Board(images["old"], slots=0)
+    with pytest.raises(UsageError, match="lies on no medium that could be updated"):
+        replace(board, images["expert"])
+    with pytest.raises(UsageError, match="lies on no medium that could be updated"):
+        update_model(board, images["new"], progress=Silent(), log=lambda _: None)
+    assert board.asked["directory"] == board.asked["begin"] == 0
 
 
 @pytest.mark.parametrize("size", [0, 1, PAGE + 1])

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
+from colibri_sdk.errors import UsageError
 from colibri_sdk.link.messages import Reader, Type
 from colibri_sdk.update import messages
 from colibri_sdk.update.messages import Begun, Confirmed, DirectoryEntry, RolledBack, UpdateState, UpdateStatus, Where
@@ -28,6 +29,15 @@ class Requests(Protocol):
 
     def requests(self, kind: Type, bodies: Iterable[bytes], *, ahead: int) -> Iterator[bytes]:
         """The results' bodies, in order; at most `ahead` requests have no answer yet."""
+
+
+def require_medium(status: UpdateStatus) -> None:
+    """UsageError where the device's model does not come from a medium: this machine's board maps a file by itself."""
+    if status.slots == 0:
+        raise UsageError(
+            "the device's model lies on no medium that could be updated",
+            "This machine's board takes updates of a card: --card FILE. Emulated boards have one: --board NAME.",
+        )
 
 
 class UpdateCalls:

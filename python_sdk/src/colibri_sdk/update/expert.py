@@ -19,7 +19,7 @@ from colibri_sdk.image.layout import MAGIC, PAGE, UPDATE
 from colibri_sdk.image.reader import ImageFile
 from colibri_sdk.signing import check_board_name
 from colibri_sdk.status import Status
-from colibri_sdk.update.calls import UpdateCalls
+from colibri_sdk.update.calls import UpdateCalls, require_medium
 from colibri_sdk.update.content import Content, Range, differing, pieces_to_send
 from colibri_sdk.update.messages import Begun, DirectoryEntry
 
@@ -136,6 +136,7 @@ def update_expert(
     start = time.monotonic()
     calls = UpdateCalls(device)
     status, info = calls.wait_settled(progress), device.info()
+    require_medium(status)
     entry = find_expert(calls.directory(), layer, expert)
     if signer is not None:
         signer.check(info.board, status.counter)

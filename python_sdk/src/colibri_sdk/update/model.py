@@ -26,7 +26,7 @@ from colibri_sdk.image.layout import PAGE
 from colibri_sdk.image.reader import ImageFile
 from colibri_sdk.status import Status
 from colibri_sdk.targets import require_model
-from colibri_sdk.update.calls import UpdateCalls
+from colibri_sdk.update.calls import UpdateCalls, require_medium
 from colibri_sdk.update.messages import UpdateStatus
 from colibri_sdk.update.report import last_result
 from colibri_sdk.update.transfer import Traffic, Transfer
@@ -231,6 +231,7 @@ def _check_file(image: ImageFile) -> None:
 def _require_slots(device: Device, status: UpdateStatus) -> None:
     if status.slots == 0:
         require_model(device, "the device")  # which says why nothing was found on its medium
+        require_medium(status)
     if status.slots != SLOTS:
         raise DeviceError(
             "the device has no second slot for a model",

@@ -50,6 +50,8 @@ def advice(status: UpdateStatus) -> list[str]:
         lines.append("The running model was withdrawn: restart the device, or run `update rollback`.")
     if status.last_result == BootResult.INVALID and (what := hint(status.last_status)):
         lines.append(what)
+    if status.slots == 0:
+        lines.append("There is no image on a medium, and so nothing to update.")
     if status.slots == 1:
         lines.append("There is no second slot: a model can only be replaced by `colibri-sdk flash`, experts can.")
     if status.slots and not status.writable:
