@@ -9,8 +9,10 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import click
+
 from colibri_sdk.build import run_scons
-from colibri_sdk.cli.main import COMMANDS
+from colibri_sdk.cli.main import COMMANDS, cli
 
 
 def pages(root: Path) -> list[Path]:
@@ -72,3 +74,23 @@ def test_commands_exist(repo_root: Path) -> None:
 def test_every_command_is_documented(repo_root: Path) -> None:
     table = (repo_root / "docs" / "cli.md").read_text()
     assert [name for name in COMMANDS if f"| `{name}" not in table] == []
+
+
+def options_of(command: click.Command, context: click.Context) -> set[str]:
+    """The long names of a command's options and of those of its own commands."""
+    names = {name for option in command.params if isinstance(option, click.Option) for name in option.opts}
+    names |= {name for option in command.params if isinstance(option, click.Option) for name in option.secondary_opts}
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            one = command.get_command(context, name)
+            assert one is not None
+            names |= options_of(one, context)
+    return {name for name in names if name.startswith("--")}
+
+
+def test_every_option_is_documented(repo_root: Path) -> None:
+    """--output is in the table as -o; --version and --help say themselves what they are."""
+    page = (repo_root / "docs" / "cli.md").read_text()
+    options = options_of(cli, click.Context(cli)) - {"--output", "--version", "--help"}
+    assert len(options) > 50
+    assert [name for name in sorted(options) if not re.search(rf"{name}(?![a-z-])", page)] == []
