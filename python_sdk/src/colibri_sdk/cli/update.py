@@ -65,7 +65,8 @@ def terms_options(function: F) -> F:
     counter = click.option(
         "--counter",
         type=click.IntRange(0, 2**64 - 1),
-        help="Security counter to sign with. Default: that of NEW, else of --model, if --key signed it; else 0.",
+        help="Security counter to sign with. Default: that of NEW, else of an emulated board's --model, if --key "
+        "signed it; else 0.",
     )
     any_board = click.option("--any-board", is_flag=True, help="Sign for every board, not only for the device's kind.")
     return options.signing_key_option(counter(any_board(function)))
@@ -420,6 +421,10 @@ def _signed_image(image: Path, signer: Signer | None, target: Target) -> Iterato
         yield copy
 
 
+def _experts(count: int) -> str:
+    return f"{count} expert{'' if count == 1 else 's'}"
+
+
 def _show_model(done: ModelUpdate) -> None:
     if done.unchanged:
         click.echo(f"the device runs that model already, from slot {done.slot}: {done.image_id}")
@@ -429,9 +434,9 @@ def _show_model(done: ModelUpdate) -> None:
         ["", ""],
         [
             ["model", f"{done.image_id}, slot {done.slot}, {'confirmed' if done.confirmed else 'on trial'}"],
-            ["sent", f"{output.size(traffic.sent_bytes)} in {done.seconds:.1f} s, {traffic.experts_sent} experts"],
-            ["copied", f"{output.size(traffic.copied_bytes)}, {traffic.experts_copied} experts"],
-            ["were there", f"{output.size(traffic.kept_bytes)}, {traffic.experts_kept} experts"],
+            ["sent", f"{output.size(traffic.sent_bytes)} in {done.seconds:.1f} s, {_experts(traffic.experts_sent)}"],
+            ["copied", f"{output.size(traffic.copied_bytes)}, {_experts(traffic.experts_copied)}"],
+            ["were there", f"{output.size(traffic.kept_bytes)}, {_experts(traffic.experts_kept)}"],
             *[[check.name, check.found] for check in done.checks],
         ],
     )
