@@ -167,7 +167,7 @@ def test_less_memory_and_a_key_change_one_object_each(firmware: Callable[[str], 
     assert firmware("hifive-unleashed").elf.exists()
     log = run_scons(["-n", "hifive-unleashed", "MEMORY=80M", f"PUBLIC_KEY={public_key}"])
     compiled = [Path(line.split()[1]).name for line in log.splitlines() if line.startswith("compile ")]
-    assert compiled == ["board.o", "trust.o"]
+    assert sorted(compiled) == ["board.o", "trust.o"]  # in whatever order two jobs begin them
 
 
 def test_compile_commands_are_written(repo_root: Path) -> None:
