@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from colibri_sdk.figures import count as count
+
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
@@ -57,11 +59,6 @@ def piece(text: str) -> None:
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
     sys.stdout.flush()
-
-
-def count(value: float) -> str:
-    """A number as people read it: 3 609 728."""
-    return f"{value:,}".replace(",", " ")
 
 
 def size(value: int) -> str:

@@ -49,6 +49,8 @@ def open_target(card: Path | None, values: dict[str, Any]) -> Iterator[Target]:
 
     if card is None:
         with options.open_target(**values) as target:
+            if values["model"] is not None:
+                output.note("the emulated board's card is thrown away with this command; `flash` and --card keep one")
             yield target
         return
     for name in ("port", "board_name", "model", "cpu", "memory", "baud"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from colibri_sdk.figures import count
 from colibri_sdk.flash.volume import SLOT_NAMES, BootResult
 from colibri_sdk.status import Status, hint
 from colibri_sdk.update.messages import UpdateKind, UpdateState, UpdateStatus
@@ -128,5 +129,7 @@ def _slot(status: UpdateStatus, index: int, starts: bool) -> str:
 
 def _open(status: UpdateStatus) -> str:
     what = f"expert {status.layer}/{status.expert}" if status.kind == UpdateKind.EXPERT else "model"
-    at_work = f", at work: {status.done} of {status.total} bytes" if status.state == UpdateState.WORKING else ""
-    return f"{what}, {status.target_bytes} bytes{at_work}"
+    at_work = ""
+    if status.state == UpdateState.WORKING:
+        at_work = f", at work: {count(status.done)} of {count(status.total)} bytes"
+    return f"{what}, {count(status.target_bytes)} bytes{at_work}"
