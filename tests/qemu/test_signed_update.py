@@ -24,7 +24,7 @@ from colibri_sdk.update.calls import UpdateCalls
 from colibri_sdk.update.expert import describe_update, expert_content
 from fixed_key import KEY
 from forge import Forge
-from update_bench import Bench, answer, on, renew, replace, status_of
+from update_bench import ALL_BOARDS, Bench, answer, on, renew, replace, status_of
 from update_images import EXPERT, LAYER
 
 
@@ -57,7 +57,7 @@ def update_for(image: Path, base: Path, key: PrivateKey | None, **terms: Any) ->
     return made if key is None else sign_update(np.frombuffer(made, UPDATE)[0], key)
 
 
-@on("host", "virt-aarch64", "rpi3")
+@on(*ALL_BOARDS)
 def test_a_board_with_a_key_takes_what_is_signed(
     name: str, signed: Callable[[str], Signed], images: dict[str, Path], answers: dict[str, str]
 ) -> None:
