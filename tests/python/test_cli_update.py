@@ -161,7 +161,12 @@ def test_a_device_does_not_choose_what_is_signed(
     own = Path(shutil.copy(images["new"], tmp_path / "own.colibri"))
     sign_image(own, PrivateKey.load(private), counter=5)
     board.counter = 2**64 - 1
-    for line in (("expert", own, *PLACE), ("expert", images["expert"], *PLACE, "--model", own), ("model", own)):
+    for line in (
+        ("expert", own, *PLACE),
+        ("expert", images["expert"], *PLACE, "--base", own),
+        ("expert", images["expert"], *PLACE, "--model", own),
+        ("model", own),
+    ):
         _, err = run(capsys, *line, "--key", private, code=errors.EXIT_USAGE)
         assert "wants a security counter of 18446744073709551615 or more, and this would be signed with 5" in err
         assert "--counter" in err
@@ -178,8 +183,9 @@ def test_a_device_does_not_choose_what_is_signed(
 def test_terms_need_a_key_and_a_card_any_board(
     board: Board, images: dict[str, Path], tmp_path: Path, capsys: Capture
 ) -> None:
-    _, err = run(capsys, "expert", images["expert"], *PLACE, "--counter", "1", code=errors.EXIT_USAGE)
-    assert "Give --key" in err
+    for terms in (("--counter", "1"), ("--base", images["old"])):
+        _, err = run(capsys, "expert", images["expert"], *PLACE, *terms, code=errors.EXIT_USAGE)
+        assert "Give --key" in err
     _, err = run(capsys, "model", images["new"], "--any-board", code=errors.EXIT_USAGE)
     assert "Give --key" in err
     private, _, _ = new_key(tmp_path / "keys")

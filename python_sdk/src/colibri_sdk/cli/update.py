@@ -67,8 +67,8 @@ def terms_options(function: F) -> F:
     counter = click.option(
         "--counter",
         type=click.IntRange(0, 2**64 - 1),
-        help="Security counter to sign with. Default: that of NEW, else of an emulated board's --model, if --key "
-        "signed it; else 0.",
+        help="Security counter to sign with. Default: that of NEW, else of --base or an emulated board's --model, if "
+        "--key signed it; else 0.",
     )
     any_board = click.option("--any-board", is_flag=True, help="Sign for every board, not only for the device's kind.")
     return options.signing_key_option(counter(any_board(function)))
@@ -142,6 +142,11 @@ def command() -> None:
 @click.argument("new", type=click.Path(exists=True, path_type=Path))
 @place_options
 @terms_options
+@click.option(
+    "--base",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The image that the device runs: where NEW is not signed with --key, its security counter is signed with.",
+)
 @force_option
 @target_options
 @output.json_option
@@ -152,6 +157,7 @@ def expert_command(
     key: Path | None,
     counter: int | None,
     any_board: bool,
+    base: Path | None,
     force: bool,
     card: Path | None,
     as_json: bool,
@@ -168,12 +174,12 @@ def expert_command(
     if new.is_file() and is_package(new):
         if key is not None:
             raise UsageError(f"{new} is what `update sign` made, signed or not", "Leave --key out, or sign it anew.")
-        _signer(new, key, counter, any_board, card, values)
+        _signer(new, key, counter, any_board, card, values, base)
         done = _send_package(new, layer, expert, card, force, values)
     else:
         packed = targets.is_checkpoint(new)  # else it may be an image, or an expert alone
         source = targets.image_for(new, quant=values["quant"], log=output.note) if packed else new
-        signer = _signer(source, key, counter, any_board, card, values)
+        signer = _signer(source, key, counter, any_board, card, values, base)
         _check_card(card, signer.signed if signer else None, force, values)
         done = _send_expert(source, layer, expert, signer, card, values)
     if as_json:
@@ -240,12 +246,18 @@ def _place(layer: int | None, expert: int | None) -> tuple[int, int]:
 
 
 def _signer(
-    new: Path, key: Path | None, counter: int | None, any_board: bool, card: Path | None, values: dict[str, Any]
+    new: Path,
+    key: Path | None,
+    counter: int | None,
+    any_board: bool,
+    card: Path | None,
+    values: dict[str, Any],
+    base: Path | None = None,
 ) -> Signer | None:
     """What signs on the way; None without --key. The counter is never the device's (update/signer.py)."""
     if key is None:
-        if counter is not None or any_board:
-            raise UsageError("--counter and --any-board are of a signature", "Give --key, or leave them out.")
+        if counter is not None or any_board or base is not None:
+            raise UsageError("--counter, --base and --any-board are of a signature", "Give --key, or leave them out.")
         return None
     from colibri_sdk.signing import PrivateKey
     from colibri_sdk.update.signer import Signer, counter_of
@@ -257,7 +269,7 @@ def _signer(
         )
     private = PrivateKey.load(key)
     if counter is None:
-        counter = counter_of([path for path in (new, values["model"]) if path is not None], private.public)
+        counter = counter_of([path for path in (new, base, values["model"]) if path is not None], private.public)
     return Signer(private, counter, any_board)
 
 
