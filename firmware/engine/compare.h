@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * compare.h: comparing bytes, for want of a C library. */
+ * compare.h: comparing bytes, for want of a C library. Not for secrets: the time tells where they differ. */
 #ifndef COLIBRI_COMPARE_H
 #define COLIBRI_COMPARE_H
 

@@ -14,7 +14,7 @@ _Static_assert(_Alignof(struct col_boot_state) >= 4, "sectors are read into the 
 
 static bool is_valid(const struct col_boot_state *state)
 {
-    return bytes_equal(state->magic, COL_BOOT_MAGIC, sizeof state->magic) &&
+    return col_same_bytes(state->magic, COL_BOOT_MAGIC, sizeof state->magic) &&
            state->crc32 == colibri_crc32(0, state, offsetof(struct col_boot_state, crc32)) && state->sequence != 0 &&
            state->active < COL_SLOTS && state->trial <= COL_SLOTS && state->trial != state->active + 1u;
 }
@@ -125,14 +125,20 @@ static colibri_status write_both(struct boot *boot, struct colibri_detail *detai
     return COLIBRI_OK;
 }
 
-static colibri_status end_trial(struct boot *boot, uint32_t result, colibri_status why, struct colibri_detail *detail)
+/* Of the change that was begun: with it, nothing is on trial any more. */
+static colibri_status write_end(struct boot *boot, uint32_t result, colibri_status why, struct colibri_detail *detail)
 {
-    copy_state(boot);
     boot->next.trial = 0;
     boot->next.tries_left = 0;
     boot->next.last_result = result;
     boot->next.last_status = why;
     return write_both(boot, detail);
+}
+
+static colibri_status end_trial(struct boot *boot, uint32_t result, colibri_status why, struct colibri_detail *detail)
+{
+    copy_state(boot);
+    return write_end(boot, result, why, detail);
 }
 
 void boot_next(struct boot *boot)
@@ -204,14 +210,10 @@ colibri_status boot_try(struct boot *boot, uint32_t slot, uint32_t tries, struct
 
 colibri_status boot_confirm(struct boot *boot, uint64_t counter, struct colibri_detail *detail)
 {
-    boot->next = boot->state;
+    copy_state(boot);
     boot->next.active = boot->running;
-    boot->next.trial = 0;
-    boot->next.tries_left = 0;
     boot->next.counter = counter > boot->state.counter ? counter : boot->state.counter;
-    boot->next.last_result = COL_BOOT_CONFIRMED;
-    boot->next.last_status = COLIBRI_OK;
-    return write_both(boot, detail);
+    return write_end(boot, COL_BOOT_CONFIRMED, COLIBRI_OK, detail);
 }
 
 colibri_status boot_withdraw(struct boot *boot, struct colibri_detail *detail)

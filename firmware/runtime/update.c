@@ -61,13 +61,12 @@ static bool has_slots(const struct update *update)
 
 uint64_t update_counter(const struct update *update)
 {
-    uint64_t counter = update->setup.boot == NULL ? 0 : update->setup.boot->state.counter;
     if (!trust_has_key()) {
         return 0;
     }
-    if (update->image.base != NULL && update->image.signature->counter > counter) {
-        counter = update->image.signature->counter;
-    }
+    const uint64_t stored = update->setup.boot == NULL ? 0 : update->setup.boot->state.counter;
+    const uint64_t own = update_own_counter(update);
+    const uint64_t counter = own > stored ? own : stored;
     return update->list.counter > counter ? update->list.counter : counter;
 }
 

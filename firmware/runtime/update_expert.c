@@ -13,7 +13,7 @@
 /* What the signature covers, and all that matters. */
 static bool same_update(const struct col_update *a, const struct col_update *b)
 {
-    return bytes_equal(&a->bytes, &b->bytes, sizeof *a - offsetof(struct col_update, bytes));
+    return col_same_bytes(&a->bytes, &b->bytes, sizeof *a - offsetof(struct col_update, bytes));
 }
 
 static colibri_status check_base(const struct update *update, const struct col_update *expert,

@@ -33,8 +33,8 @@ colibri_status update_begin_model(struct update *update, const uint8_t *page, co
         return status;
     }
     *begun = (struct update_begun){.resumed = update->kind == UPDATE_MODEL &&
-                                              bytes_equal(update->page, page, COL_PAGE) &&
-                                              bytes_equal(&update->signature, signature, sizeof *signature)};
+                                              col_same_bytes(update->page, page, COL_PAGE) &&
+                                              col_same_bytes(&update->signature, signature, sizeof *signature)};
     /* The page is kept where it can be looked into; whatever was open is over, should this be refused or not. */
     update->kind = 0;
     bytes_copy(update->page, page, COL_PAGE);
@@ -81,10 +81,11 @@ static colibri_status check_list(struct update *update, const struct col_section
     if (section->bytes % (2u * COL_PAGE) != 0) {
         return col_fail(COLIBRI_E_IMAGE_DIMENSION, detail, section->name, section->bytes, 2u * COL_PAGE);
     }
-    if (at % copy_bytes != 0 || !bytes_equal(head->magic, COL_UPDATES_MAGIC, sizeof head->magic)) {
+    if (at % copy_bytes != 0 || !col_same_bytes(head->magic, COL_UPDATES_MAGIC, sizeof head->magic)) {
         return COLIBRI_OK;
     }
-    if (head->count != 0 || head->sequence != 1u || !col_updates_whole(head, sizeof *head, update->model.header->image_id)) {
+    if (head->count != 0 || head->sequence != 1u ||
+        !col_updates_whole(head, sizeof *head, update->model.header->image_id)) {
         return col_fail(COLIBRI_E_IMAGE_SECTION, detail, section->name, head->count, 0);
     }
     update->job.packed = true;
@@ -102,7 +103,7 @@ static colibri_status check_section_page(struct update *update, const struct col
         return col_fail(COLIBRI_E_IMAGE_CHECKSUM, detail, section->name, section->offset + at, 0);
     }
     if (section->kind == COL_SECTION_SIGNATURE) {
-        return at == 0 && bytes_equal(update->buffer, &update->signature, sizeof update->signature)
+        return at == 0 && col_same_bytes(update->buffer, &update->signature, sizeof update->signature)
                    ? COLIBRI_OK
                    : col_fail(COLIBRI_E_SIGNATURE, detail, "signature", at, 0);
     }
@@ -219,7 +220,7 @@ static colibri_status put_on_trial(struct update *update, uint64_t *result, stru
     if (status == COLIBRI_OK) {
         status = update_read(update, update->first, PAGE_BLOCKS, update->buffer, detail);
     }
-    if (status == COLIBRI_OK && !bytes_equal(update->buffer, update->page, COL_PAGE)) {
+    if (status == COLIBRI_OK && !col_same_bytes(update->buffer, update->page, COL_PAGE)) {
         status = col_fail(COLIBRI_E_STORAGE, detail, "first page", 1, 0);
     }
     if (status == COLIBRI_OK) {

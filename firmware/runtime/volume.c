@@ -102,10 +102,10 @@ static colibri_status recognise(const uint8_t *page, struct extent where, struct
                                 struct colibri_detail *detail)
 {
     *found = true;
-    if (bytes_equal(page, COL_VOLUME_MAGIC, sizeof COL_VOLUME_MAGIC - 1u)) {
+    if (col_same_bytes(page, COL_VOLUME_MAGIC, sizeof COL_VOLUME_MAGIC - 1u)) {
         return open_volume((const void *)page, where, volume, detail);
     }
-    if (bytes_equal(page, COL_IMAGE_MAGIC, sizeof COL_IMAGE_MAGIC - 1u)) {
+    if (col_same_bytes(page, COL_IMAGE_MAGIC, sizeof COL_IMAGE_MAGIC - 1u)) {
         volume->slots = 1;
         volume->slot[0] = where;
         return COLIBRI_OK;
