@@ -44,9 +44,14 @@ struct options {
     bool prefetch;
 };
 
+/* Bytes per second of the plain readers. */
+struct rates {
+    double sequential, deep;
+};
+
 struct measure {
     double bytes, seconds, reading, stall;
-    double sequential, deep; /* the plain readers', bytes per second */
+    struct rates plain; /* before and after it */
 };
 
 /* A stretch of the file that plain readers share. */
@@ -183,19 +188,14 @@ static double read_plainly(struct plain *plain, uint32_t depth)
     return PLAIN_BYTES / seconds;
 }
 
-/* Half of what a plain reader did before and after a measure. */
-static void read_around(struct plain *plain, struct measure *before, struct measure *after)
+static struct rates read_rates(struct plain *plain)
 {
-    const double sequential = read_plainly(plain, 1) / 2;
-    const double deep = read_plainly(plain, PLAIN_DEPTH) / 2;
-    if (before != NULL) {
-        before->sequential += sequential;
-        before->deep += deep;
-    }
-    if (after != NULL) {
-        after->sequential += sequential;
-        after->deep += deep;
-    }
+    return (struct rates){read_plainly(plain, 1), read_plainly(plain, PLAIN_DEPTH)};
+}
+
+static struct rates mean(struct rates a, struct rates b)
+{
+    return (struct rates){(a.sequential + b.sequential) / 2, (a.deep + b.deep) / 2};
 }
 
 static uint64_t stall_ticks(const struct colibri *engine)
@@ -254,8 +254,15 @@ static void report(const char *name, const struct measure *rounds, uint32_t coun
     for (uint32_t i = 0; i < count; i++) {
         const struct measure *m = &rounds[i];
         const double missing = m->reading > 0 ? m->bytes / m->reading : 0;
-        const double all[9] = {m->bytes,       m->seconds,     m->reading,           m->stall,         missing * 1e-6,
-                               m->sequential * 1e-6, m->deep * 1e-6, missing / m->sequential, missing / m->deep};
+        const double all[9] = {m->bytes,
+                               m->seconds,
+                               m->reading,
+                               m->stall,
+                               missing * 1e-6,
+                               m->plain.sequential * 1e-6,
+                               m->plain.deep * 1e-6,
+                               missing / m->plain.sequential,
+                               missing / m->plain.deep};
         for (uint32_t k = 0; k < 9; k++) {
             values[k][i] = all[k];
         }
@@ -356,20 +363,20 @@ int main(int argc, char **argv)
     colibri_get_info(engine, &info);
 
     struct plain plain = {.file = open(options.image, O_RDONLY | O_DIRECT), .memory = allocate(PLAIN_BYTES)};
+    if (plain.file < 0) {
+        detail = (struct colibri_detail){.where = "O_DIRECT"};
+        fail("the image's file system cannot be read past the page cache: copy the image to a disk", &detail);
+    }
     const uint64_t stretches = (image.image_bytes - image.front_bytes) / PLAIN_BYTES;
     const uint32_t tokens = options.tokens < plan.context ? options.tokens : plan.context;
     for (uint32_t i = 0; i < options.rounds; i++) {
         plain.at = (off_t)(image.front_bytes + i % stretches * PLAIN_BYTES);
-        struct measure around[2] = {0};
-        read_around(&plain, NULL, &around[0]);
+        const struct rates before = read_rates(&plain);
         prefill[i] = compute(engine, plan.batch, plan.batch, info.vocab);
-        read_around(&plain, &around[0], &around[1]);
+        const struct rates between = read_rates(&plain);
         decode[i] = compute(engine, tokens, 1, info.vocab);
-        read_around(&plain, &around[1], NULL);
-        prefill[i].sequential = around[0].sequential;
-        prefill[i].deep = around[0].deep;
-        decode[i].sequential = around[1].sequential;
-        decode[i].deep = around[1].deep;
+        prefill[i].plain = mean(before, between);
+        decode[i].plain = mean(between, read_rates(&plain));
     }
     printf("{\"slots\": %u, \"batch\": %u, \"tokens\": %u, ", plan.cache_slots, plan.batch, tokens);
     report("prefill", prefill, options.rounds);

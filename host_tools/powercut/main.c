@@ -6,10 +6,11 @@
  *
  * A scenario runs once to its end, and all its writes are recorded, those of its boots too. Then the disk is brought
  * back to each moment in between: before each sector's write, with half of the sector new and the other half old or
- * garbage, and without the sector but with those that follow it in the same write. From each such disk a device boots several times. What its model computes at each of these boots must be
- * what it would have computed had the step that was cut not begun, or had it ended; nothing in between, and the same at
- * all of these boots. After that it must take an update of an expert and of the model. These last two are tried at each
- * moment around the writes that switch, and at each EVERYth (16, 1: all) of those that only carry data.
+ * garbage, and without the sector but with those that follow it in the same write. From each such disk a device boots
+ * several times. What its model computes at each of these boots must be what it would have computed had the step that was
+ * cut not begun, or had it ended; nothing in between, and the same at all of these boots. After that it must take an
+ * update of an expert and of the model. These last two are tried at each moment around the writes that switch, and at
+ * each EVERYth (16, 1: all) of those that only carry data.
  *
  * Then each of those writes fails, once stores something else, and once is not to be read back; and each read of a start
  * fails, and each boot state is lost (faults.c).
