@@ -22,10 +22,10 @@ from typing import BinaryIO
 import numpy as np
 
 from colibri_sdk.errors import FlashError
+from colibri_sdk.image.kinds import VOLUME_MAGIC as VOLUME_MAGIC
 from colibri_sdk.image.layout import PAGE, align_up
 
 MIB = 1 << 20
-VOLUME_MAGIC = b"COLIVOL\x1a"
 BOOT_STATE_MAGIC = b"COLIBOT\x1a"
 VOLUME_VERSION = 1
 SLOTS = 2
