@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from hal.sd_registers import BLOCK, csd
+from hal.sd_registers import BLOCK, csd, unwritten
 
 ARGUMENT, COMMAND, RESPONSE, DATA, STATUS, CONTROL1, INTERRUPT = 0x08, 0x0C, 0x10, 0x20, 0x24, 0x2C, 0x30
 CMD_DONE, DATA_DONE, WRITE_READY, READ_READY = 1, 2, 16, 32
@@ -42,7 +42,7 @@ class EmmcCard:
         self._in: list[int] | None = None
 
     def block_of(self, number: int) -> bytes:
-        return self.content.get(number, number.to_bytes(8, "big") * (BLOCK // 8))
+        return self.content.get(number, unwritten(number))
 
     def read(self, number: int) -> int:
         if number == DATA:

@@ -13,6 +13,11 @@ CARDS = {
 }
 
 
+def unwritten(number: int) -> bytes:
+    """What a played device has in a block that nobody has written: another content in each."""
+    return number.to_bytes(8, "big") * (BLOCK // 8)
+
+
 def crc(data: bytes, polynomial: int, bits: int) -> int:
     """Remainder of the data's bits, most significant first, from 0 on (4.5)."""
     value, top = 0, 1 << (bits - 1)

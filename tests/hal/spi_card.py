@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hal.sd_registers import BLOCK, crc7, crc16, csd
+from hal.sd_registers import BLOCK, crc7, crc16, csd, unwritten
 
 IDLE, ILLEGAL, BAD_CRC, OUT_OF_RANGE = 0x01, 0x04, 0x08, 0x40
 TOKEN, ERROR_TOKEN, ACCEPTED, REFUSED = 0xFE, 0x04, 0x05, 0x0B
@@ -43,7 +43,7 @@ class SpiCard:
         self._sends = 0
 
     def block_of(self, number: int) -> bytes:
-        return self.content.get(number, number.to_bytes(8, "big") * (BLOCK // 8))
+        return self.content.get(number, unwritten(number))
 
     def select(self, selected: bool) -> None:
         self.selected = selected

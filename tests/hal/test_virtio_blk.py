@@ -11,7 +11,7 @@ import pytest
 
 from hal.blocks import check_reads
 from hal.hal_status import ABSENT, IO_ERROR, OK, RANGE, TIMEOUT
-from hal.sd_registers import BLOCK
+from hal.sd_registers import BLOCK, unwritten
 from native import Native, driver
 
 DECLARATIONS = """
@@ -99,7 +99,7 @@ class Disk:
         self._at(used + 2, 2)[0:2] = (self.taken & 0xFFFF).to_bytes(2, "little")
 
     def content(self, number: int) -> bytes:
-        return self.written.get(number, number.to_bytes(8, "big") * (BLOCK // 8))
+        return self.written.get(number, unwritten(number))
 
 
 @pytest.fixture(scope="module")
