@@ -14,7 +14,7 @@ from colibri_sdk.image.layout import PAGE, SectionKind
 from colibri_sdk.image.reader import ImageFile
 
 LAYER, EXPERT = 1, 2  # the one that differs
-SETTINGS = checkpoints.config(hidden_size=64, intermediate_size=96, num_local_experts=4, vocab_size=96)
+SETTINGS = checkpoints.config(hidden_size=64, intermediate_size=128, num_local_experts=4, vocab_size=96)
 
 
 def make_images(directory: Path) -> dict[str, Path]:

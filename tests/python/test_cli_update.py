@@ -298,7 +298,7 @@ WRONG_FILES = [
     ("model", "directory", "is neither an image nor a checkpoint", errors.EXIT_USAGE),
     ("expert", "empty", "has 0 bytes: neither an image nor an expert's blob", errors.EXIT_USAGE),
     ("expert", "directory", "is neither an image nor a checkpoint", errors.EXIT_USAGE),
-    ("expert", "card", "of the device's model has 20480 bytes, the new one 4194304", errors.EXIT_USAGE),
+    ("expert", "card", "of the device's model has 28672 bytes, the new one 4194304", errors.EXIT_USAGE),
     ("sign", "package", "is an update already", errors.EXIT_USAGE),
     ("sign", "empty", "has 0 bytes", errors.EXIT_USAGE),
     ("base", "package", "is no Colibri image: it is an update of one expert", errors.EXIT_IMAGE),

@@ -132,7 +132,7 @@ def test_a_device_cannot_have_generations_used_up(board: Board, images: dict[str
 def test_what_the_board_refuses_is_raised(board: Board, images: dict[str, Path], tmp_path: Path) -> None:
     short = tmp_path / "blob"
     short.write_bytes(bytes(PAGE))
-    with pytest.raises(UsageError, match=r"has 20480 bytes, the new one 4096"):
+    with pytest.raises(UsageError, match=r"has 28672 bytes, the new one 4096"):
         replace(board, short)
     assert board.asked["begin"] == 0
     board.writable = False

@@ -18,7 +18,7 @@ from colibri_sdk.errors import DeviceError, TransferError
 from colibri_sdk.flash.card import MODEL_TYPE, read_partitions
 from colibri_sdk.flash.volume import BootResult
 from colibri_sdk.status import Status
-from colibri_sdk.update.calls import UpdateCalls
+from colibri_sdk.update.calls import DATA_AHEAD, UpdateCalls
 from colibri_sdk.update.model import withdraw
 from update_bench import ALL_BOARDS, PROMPT, Bench, answer, on, renew, replace, status_of
 from update_images import EXPERT, LAYER, blob, front_pages_to_send
@@ -142,7 +142,8 @@ def test_a_damaged_model_is_replaced(
 
 
 class CutAfter:
-    """A cable that is pulled when so many bytes have been acknowledged."""
+    """A cable that is pulled when so many bytes have been acknowledged. Up to DATA_AHEAD pages more are on it then, and
+    may arrive, be written and be acknowledged: what ends within those was not cut."""
 
     def __init__(self, running: Emulator, count: int) -> None:
         self.running, self.count = running, count
@@ -159,6 +160,7 @@ def test_a_cut_cable_and_the_same_command_again(
     """Of an expert and, on this machine, of a model; with the old one in effect in between."""
     new = images["expert"]
     size = len(blob(new))
+    assert size > (2 + DATA_AHEAD) * PAGE
     with bench(name).started() as (device, running):
         with pytest.raises(TransferError):
             replace(device, new, progress=CutAfter(running, 2 * PAGE))
