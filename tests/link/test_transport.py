@@ -32,7 +32,13 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         open_transport(plain)
 
 
-@pytest.mark.parametrize("name", ["socket://nowhere", "tcp:host:", "socket://h:99999", "fd:x", "magic://port"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("socket://nowhere", "tcp:host:", "socket://h:99999", "socket://h:\u00b2", "socket://h:" + "9" * 5000),
+        *("fd:x", "fd:\u00b2", "fd:" + "9" * 20, "fd:" + "9" * 5000, "magic://port"),
+    ],
+)
 def test_what_is_no_name(name: str) -> None:
     with pytest.raises(UsageError):
         open_transport(name)

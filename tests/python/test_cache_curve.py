@@ -308,6 +308,7 @@ def test_the_recording_comes_before_the_pins(copy: Path, capsys: pytest.CaptureF
         (["plan", "hb.colibri", "--profile", "other.npz", "--curve", "no/c.png"], "no is no directory"),
         (["plan", "hb.colibri", "--store", "memory", "--cache-slots", "2"], "Leave --store out"),
         (["plan", "hb.colibri", "--cache-slots", "0"], "from 1 on or auto, not '0'"),
+        (["plan", "hb.colibri", "--cache-slots", "9" * 5000], "from 1 on or auto, not '999"),
         (["plan", "hb.colibri", "--memory-limit", "99999999999999G"], "is more than there can be"),
         (["plan", "hb.colibri", "--memory-limit", "9" * 5000], "is more than there can be"),
         (["profile", "hb.colibri", "--prompts", "half.jsonl"], "half of a surrogate pair"),

@@ -27,7 +27,7 @@ def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "M", "-1", "64X", "1.5M", "64MM", "64iB", "64Mi", "0x10"])
+@pytest.mark.parametrize("text", ["", "M", "-1", "64X", "1.5M", "64MM", "64iB", "64Mi", "0x10", "64\u212a", "٣K"])
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(UsageError):
         parse_size(text)

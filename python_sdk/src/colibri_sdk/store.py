@@ -37,7 +37,7 @@ class StoreChoice:
 
 def parse_size(text: str) -> int:
     """Bytes of "4096", "512K", "64M" or "1G" (also "64MB", "64MiB": all in powers of two)."""
-    match = re.fullmatch(r"(\d+)\s*(?:([KMG])(?:i?B)?|B)?", text.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"(\d+)\s*(?:([KMG])(?:i?B)?|B)?", text.strip(), re.ASCII | re.IGNORECASE)
     if match is None:
         raise UsageError(f"'{text}' is no size", "Write bytes, or a number with K, M or G: 64M.")
     digits = match[1].lstrip("0") or "0"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -144,7 +145,7 @@ def sampling_options(function: F) -> F:
 def _slots(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
     if value is None or value == "auto":
         return None if value is None else 0
-    if not value.isdecimal() or not 1 <= int(value) < 2**32:
+    if not re.fullmatch("[0-9]{1,10}", value) or not 1 <= int(value) < 2**32:
         raise UsageError(
             f"--cache-slots takes a number from 1 on or auto, not '{value}'",
             "`colibri-sdk plan IMAGE --profile TRACE` says what each number would read.",

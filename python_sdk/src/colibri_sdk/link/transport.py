@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import select
 import socket
 import threading
@@ -23,6 +24,7 @@ from colibri_sdk.errors import LinkLostError, NoDeviceError, PortBusyError, Port
 DEFAULT_BAUD = 115200
 _READ_BYTES = 65536
 _POLL_SECONDS = 0.02  # of ports that cannot be waited for together with a wake-up
+_NUMBER = re.compile("[0-9]{1,9}")  # of a TCP port or a descriptor
 
 
 class Transport(ABC):
@@ -189,7 +191,7 @@ def _open_unix(name: str, timeout: float) -> Transport:
 
 def _open_tcp(name: str, timeout: float) -> Transport:
     host, colon, port = name.removeprefix("socket://").removeprefix("tcp:").rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
+    if not colon or not _NUMBER.fullmatch(port) or int(port) > 65535:
         raise UsageError(f"{name} is no address", "Write it as socket://HOST:PORT.")
     host = host.strip("[]")
     try:
@@ -201,7 +203,7 @@ def _open_tcp(name: str, timeout: float) -> Transport:
 
 def _open_descriptor(name: str) -> Transport:
     number = name.removeprefix("fd:")
-    if not number.isdigit():
+    if not _NUMBER.fullmatch(number):
         raise UsageError(f"{name} is no descriptor", "Write it as fd:N.")
     descriptor = int(number)
     try:
