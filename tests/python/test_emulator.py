@@ -51,6 +51,11 @@ def ends() -> Iterator[tuple[socket.socket, Relay]]:
     board.close()
 
 
+def listening(relay: Relay) -> threading.Thread:
+    """The relay's thread that takes what the board says, and ends with it."""
+    return relay._threads[0]
+
+
 def test_what_was_said_before_anyone_listened_is_delivered(ends: tuple[socket.socket, Relay]) -> None:
     board, relay = ends
     board.sendall(b"boot message ")
@@ -100,6 +105,37 @@ def test_end_of_the_board_is_the_end_of_the_line(ends: tuple[socket.socket, Rela
     with relay.attach() as late:
         assert read_exactly(late, 1) == b""
     assert relay.recorded() == b"last words"
+
+
+def test_last_words_wait_for_who_comes_after_the_end(ends: tuple[socket.socket, Relay]) -> None:
+    board, relay = ends
+    board.sendall(b"last words")
+    board.close()
+    listening(relay).join(WAIT_SECONDS)
+    with relay.attach() as late:
+        assert read_exactly(late, 100) == b"last words"
+    relay.close()
+    with relay.attach() as nobody:
+        assert read_exactly(nobody, 1) == b""
+
+
+def test_user_who_leaves_unread_output_behind_stops_nothing() -> None:
+    """Two threads learn of it, in either order, and the one that waits for the user must be told by the first."""
+    flood = bytes(1 << 21)
+    for _ in range(60):
+        board, ours = socket.socketpair()
+        relay = Relay(SocketLine(ours))
+        with relay.attach() as user:
+            sender = threading.Thread(target=board.sendall, args=(flood,), daemon=True)
+            sender.start()
+            read_exactly(user, 1)
+        sender.join(WAIT_SECONDS)
+        stuck = sender.is_alive()
+        board.close()
+        listening(relay).join(WAIT_SECONDS)
+        relay.close()
+        assert not stuck
+        assert relay.recorded() == flood
 
 
 def test_pipe_takes_many_single_bytes_that_nobody_reads(tmp_path: Path) -> None:

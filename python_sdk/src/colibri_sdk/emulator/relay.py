@@ -39,7 +39,7 @@ class Relay:
         ours, theirs = socket.socketpair()
         with self._lock:
             self._cut_off()
-            if self._closed and self._delivered == len(self._record):
+            if self._ended or (self._closed and self._delivered == len(self._record)):
                 ours.close()
                 return theirs
             self._user = ours
@@ -66,6 +66,17 @@ class Relay:
                 self._user.shutdown(socket.SHUT_RDWR)
             self._user = None
 
+    def _leave(self, user: socket.socket) -> None:
+        """The user has gone: the board need not wait for anybody now."""
+        with self._lock:
+            if self._user is user:
+                self._user = None
+                self._lock.notify_all()
+
+    def _has_news(self) -> bool:
+        """Is there a user, and something to tell: bytes, or the end?"""
+        return self._user is not None and (self._closed or self._delivered < len(self._record))
+
     def _listen(self) -> None:
         """Board to record; waits while a user has much to read yet."""
         while True:
@@ -87,22 +98,20 @@ class Relay:
         """Record to user; ends the user's connection when the board's has ended and all is delivered."""
         while True:
             with self._lock:
-                while (self._user is None or self._delivered == len(self._record)) and not self._closed:
+                while not self._ended and not self._has_news():
                     self._lock.wait()
                 user, start = self._user, self._delivered
-                data = bytes(self._record[start : start + CHUNK])
-                if self._closed and (user is None or not data):
-                    self._cut_off()
+                if self._ended or user is None:
                     return
-            if user is None:
-                continue
+                data = bytes(self._record[start : start + CHUNK])
+                if not data:
+                    self._cut_off()
+                    continue
             try:
                 sent = user.send(data)
             except OSError:
-                sent = 0
-                with self._lock:
-                    if self._user is user:
-                        self._user = None
+                self._leave(user)
+                continue
             with self._lock:
                 if self._user is user:
                     self._delivered = start + sent
@@ -119,7 +128,4 @@ class Relay:
                     self._line.send(data)
                 except OSError:
                     break
-            with self._lock:
-                if self._user is user:
-                    self._user = None
-                    self._lock.notify_all()
+            self._leave(user)
