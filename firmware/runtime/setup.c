@@ -351,6 +351,14 @@ static void say_no_model(struct service *service, colibri_status status, const s
     log_end(&service->log);
 }
 
+/* Ends updates. With nothing running, a device that has a key must not take what it would have refused before. */
+static void close_updates(struct service *service)
+{
+    const struct update_setup setup = {.own_counter = update_own_counter(&service->update),
+                                       .counter = update_counter(&service->update)};
+    update_init(&service->update, &setup);
+}
+
 /* What there is for updates. */
 static void open_updates(struct service *service)
 {
@@ -361,7 +369,9 @@ static void open_updates(struct service *service)
                                        .board = hal_board.name,
                                        .engine = model->engine,
                                        .image = chosen && model->engine != NULL ? hal_board.memory : NULL,
-                                       .image_bytes = model->loaded_bytes};
+                                       .image_bytes = model->loaded_bytes,
+                                       .own_counter = update_own_counter(&service->update),
+                                       .counter = update_counter(&service->update)};
     update_init(&service->update, &setup);
 }
 
@@ -503,7 +513,7 @@ void setup_configure(struct service *service, struct request *request)
         return;
     }
     const uint64_t start = hal_board.clock.api->ticks(hal_board.clock.config, hal_board.clock.state);
-    update_init(&service->update, &(struct update_setup){0});
+    close_updates(service);
     service_begin(service, request);
     service->model.engine = NULL;
     service->state = DEVICE_LOADING;

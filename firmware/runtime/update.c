@@ -59,20 +59,27 @@ static bool has_slots(const struct update *update)
     return update->setup.boot != NULL && update->setup.boot->volume.slots == COL_SLOTS;
 }
 
+static uint64_t higher(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 uint64_t update_counter(const struct update *update)
 {
     if (!trust_has_key()) {
         return 0;
     }
-    const uint64_t stored = update->setup.boot == NULL ? 0 : update->setup.boot->state.counter;
-    const uint64_t own = update_own_counter(update);
-    const uint64_t counter = own > stored ? own : stored;
-    return update->list.counter > counter ? update->list.counter : counter;
+    const struct update_setup *setup = &update->setup;
+    const uint64_t stored = setup->boot == NULL ? 0 : setup->boot->state.counter;
+    return higher(higher(stored, setup->counter), higher(update_own_counter(update), update->list.counter));
 }
 
 uint64_t update_own_counter(const struct update *update)
 {
-    return trust_has_key() && update->image.base != NULL ? update->image.signature->counter : 0;
+    if (!trust_has_key()) {
+        return 0;
+    }
+    return update->image.base != NULL ? update->image.signature->counter : update->setup.own_counter;
 }
 
 uint32_t update_running_slot(const struct update *update)

@@ -31,6 +31,9 @@ struct update_setup {
      * section is used for other things from now on. NULL with an engine: it can't be written. */
     uint8_t *image;
     uint64_t image_bytes;
+    /* update_own_counter and update_counter of what ran before it was set up anew: they do not fall when nothing runs. */
+    uint64_t own_counter;
+    uint64_t counter;
 };
 
 enum update_job_kind {
@@ -128,8 +131,8 @@ COLIBRI_MUST_CHECK colibri_status update_rollback(struct update *update, struct 
 
 /* ---- what there is */
 
-/* The security counter: the highest of the boot state's and of what the running image and its updates were signed with. 0
- * on a board without a key. */
+/* The security counter: the highest of the boot state's and of what the running image and its updates were signed with, or
+ * the image that ran before. 0 on a board without a key. */
 uint64_t update_counter(const struct update *update);
 /* Only the running image's, which a boot state may hold: those of its replaced experts can be higher, and it must start
  * again. */

@@ -39,6 +39,13 @@ def send(device: Device, image: Path) -> UpdateCalls:
     return calls
 
 
+def signed_update(base: Path, image: Path, **terms: Any) -> bytes:
+    """The expert of `image` that differs, for devices that run `base`."""
+    with ImageFile(base) as file, expert_content(image, LAYER, EXPERT) as content:
+        made = describe_update(content, LAYER, EXPERT, **{"image_id": file.image_id, **terms})
+    return sign_update(np.frombuffer(made, UPDATE)[0], KEY)
+
+
 @pytest.mark.parametrize("sequence", [2, 2**64 - 1])
 def test_a_list_that_has_counted_already_is_refused(
     firmware: Callable[[str], Any], images: dict[str, Path], tmp_path: Path, sequence: int
@@ -73,11 +80,7 @@ def test_the_security_counter_does_not_rise_behind_a_trial(
     bench = Bench(board, build(board), own["old"], tmp_path / "card.img")
 
     def update(kind: str, counter: int, generation: int) -> bytes:
-        with ImageFile(own["old"]) as file, expert_content(own[kind], LAYER, EXPERT) as content:
-            made = describe_update(
-                content, LAYER, EXPERT, generation=generation, image_id=file.image_id, counter=counter
-            )
-        return sign_update(np.frombuffer(made, UPDATE)[0], KEY)
+        return signed_update(own["old"], own[kind], counter=counter, generation=generation)
 
     with bench.started() as (device, _):
         send(device, own["new"]).commit(Silent())
@@ -92,3 +95,28 @@ def test_the_security_counter_does_not_rise_behind_a_trial(
         with pytest.raises(ColibriError) as raised:
             send(device, own["new"])
         assert (raised.value.status, raised.value.where) == (Status.E_COUNTER, "counter")  # type: ignore[attr-defined]
+
+
+def test_the_security_counter_does_not_fall_when_nothing_runs(
+    images: dict[str, Path], public_key: Path, tmp_path: Path
+) -> None:
+    """With too little memory for its model, which CONFIGURE can give it, a device knew the boot state's counter alone:
+    somebody on the line could install what is older than the image and its replaced experts."""
+    board = with_key(load_board("host"), public_key)
+    own = {kind: Path(shutil.copy(images[kind], tmp_path / f"{kind}.colibri")) for kind in ("old", "new", "expert")}
+    for kind, counter in (("old", 5), ("new", 2), ("expert", 5)):
+        sign_image(own[kind], KEY, counter=counter)
+    bench = Bench(board, build(board), own["old"], tmp_path / "card.img")
+    with bench.started() as (device, _):
+        replace(device, own["expert"], prepared=signed_update(own["old"], own["expert"], counter=7, generation=1))
+        assert (status_of(device).counter, bench.boot_state().counter) == (7, 0)
+        for _ in range(2):  # nor by way of another failure
+            with pytest.raises(ColibriError):
+                device.configure("memory", memory_limit=PAGE)
+            assert status_of(device).counter == 7
+            with pytest.raises(ColibriError) as raised:
+                send(device, own["new"])
+            error = raised.value
+            assert (error.status, error.where, error.got, error.wanted) == (Status.E_COUNTER, "counter", 2, 7)  # type: ignore[attr-defined]
+        device.configure("block", cache_slots=2)
+        assert status_of(device).counter == 7
