@@ -400,11 +400,12 @@ static bool engine_poll(void *user)
 {
     struct service *service = user;
     uint64_t time = now();
-    if (time - service->polled < service->poll_gap) {
-        return service->running.cancel;
+    if (time - service->polled >= service->poll_gap) {
+        service->polled = time;
+        (void)service_poll(service);
     }
-    service->polled = time;
-    return service_poll(service);
+    /* CONFIGURE goes on: a model on trial that it starts would seem to have failed. */
+    return service->running.cancel && service->state == DEVICE_READY;
 }
 
 static uint64_t engine_now(void *user)
@@ -467,6 +468,8 @@ void service_init(struct service *service)
 void service_ready(struct service *service)
 {
     service->state = DEVICE_READY;
+    service->status = COLIBRI_OK;
+    service->detail = (struct colibri_detail){0};
 }
 
 void service_no_model(struct service *service, colibri_status status, const struct colibri_detail *detail)
