@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import inspect
 import json
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -160,6 +161,38 @@ def test_json_is_one_line_and_knows_bytes_and_numpy(capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out
     assert out.count("\n") == 1
     assert json.loads(out) == {"id": "01ff", "n": 0.5, "text": "é"}
+
+
+@pytest.mark.parametrize("encoding", ["latin-1:strict", "utf-8:strict"])
+def test_characters_that_stdout_lacks_cost_nothing_else(encoding: str) -> None:
+    """U+2081 is not in Latin 1, half of a surrogate pair in no encoding."""
+    program = (
+        "import sys, click; from colibri_sdk.cli import main, output;"
+        "show = lambda as_json: output.emit_json({'x': T}) if as_json else output.table(['', ''], [['a', T]]);"
+        "T = 'e\\u2081\\ud800'; command = click.Command('boards', params=[click.Option(['--json', 'as_json'],"
+        "is_flag=True)], callback=show);"
+        "main.LazyGroup.get_command = lambda *_: command; main.main()"
+    )
+
+    def shown(*words: str) -> str:
+        environment = {**os.environ, "PYTHONIOENCODING": encoding}
+        line = [sys.executable, "-c", program, "boards", *words]
+        done = subprocess.run(line, capture_output=True, timeout=60, check=True, env=environment)
+        assert done.stderr == b""
+        return done.stdout.decode(encoding.split(":")[0])
+
+    assert json.loads(shown("--json")) == {"x": "e\u2081\ud800"}
+    assert shown().startswith("a  e")
+
+
+def test_a_terminal_shows_brackets_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """rich takes [/x] for the end of a style, whatever stands before it, and fails."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    output.table(["", ""], [["a\\[/b]", "[red]c"]])
+    out = capsys.readouterr().out
+    assert "a\\[/b]" in out and "[red]c" in out
 
 
 def test_json_refuses_numbers_that_json_does_not_have() -> None:

@@ -22,13 +22,16 @@ from hypothesis import strategies as st
 
 from colibri_sdk import device as devices
 from colibri_sdk.answers import Answer
+from colibri_sdk.cli.main import run
+from colibri_sdk.conversation import Conversation
 from colibri_sdk.convert.progress import Silent
 from colibri_sdk.device import Device
-from colibri_sdk.errors import ColibriError, UsageError
+from colibri_sdk.errors import EXIT_OK, ColibriError, UsageError
 from colibri_sdk.flash import volume
 from colibri_sdk.flash.contents import signed_models
 from colibri_sdk.image.layout import PAGE, UPDATE
 from colibri_sdk.image.reader import ImageFile
+from colibri_sdk.image.recard import replace_card
 from colibri_sdk.link import messages
 from colibri_sdk.link.frames import Frame, Kind, encode
 from colibri_sdk.link.messages import MalformedError, Reader, Type
@@ -416,6 +419,63 @@ def test_what_is_no_key_file_is_said_to_be_none(tmp_path: Path, content: bytes) 
     path.write_bytes(content)
     with pytest.raises(UsageError, match="is no key file"):
         PublicKey.load(path)
+
+
+# ----------------------------------------------------------------------------------------------------------------- cards
+
+ERROR_LINES = st.lists(st.lists(JSON, max_size=6) | st.just(["head", "q8", 1024, 0.1, "0.2"]), max_size=2)
+CARDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "shape": JSON | st.fixed_dictionaries({}, optional={"experts": JSON, "top_k": JSON}),
+        "quality": JSON
+        | st.fixed_dictionaries(
+            {},
+            optional={
+                "text": JSON | st.just({"tokens": 7, "sha256": "ab"}),
+                "top_agreement": JSON,
+                "router": JSON | st.just({"agreement": 1}),
+                "tensors": JSON | ERROR_LINES,
+            },
+        ),
+        "parameters": JSON | st.just(1000),
+        "active_parameters": JSON | st.just(100),
+        "plan": JSON,
+        "licence": JSON,
+        "chat_template": JSON | st.just("{{ messages[0]['content'] }}{{ bos_token }}"),
+        "special_tokens": JSON | st.just({"<s>": 1}),
+        "tokens": JSON | st.just({"bos_token": "<s>"}),
+        "taking_tokens": JSON | st.just({"1": 2}),
+    },
+)
+
+
+@settings(RUN, max_examples=150)
+@given(card=CARDS)
+def test_a_card_may_say_anything(images: dict[str, Path], tmp_path: Path, card: dict[str, Any]) -> None:
+    path = tmp_path / "a.colibri"
+    shutil.copyfile(images["old"], path)
+    replace_card(path, json.dumps(card).encode())
+    for how in (["--report"], ["--json"], ["--card"]):
+        assert run(["inspect", str(path), *how]) == EXIT_OK
+    with ImageFile(path) as image:
+        conversation = Conversation(image.card)
+    conversation.add("hello", "Hi.")
+    with lying() as device, contextlib.suppress(ColibriError):
+        device.generate(conversation.prompt("again"))
+
+
+def test_what_an_image_says_is_no_order_to_the_terminal(
+    images: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forge = Forge(images["old"])
+    forge.header["model_name"] = b"\x1b[2Jmodel"
+    forge.seal()
+    path = forge.write(tmp_path / "a.colibri")
+    replace_card(path, json.dumps({"licence": "\x1b]0;owned\x07", "plan": "\ud800"}).encode())
+    assert run(["inspect", str(path)]) == EXIT_OK
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown and "\ufffd[2Jmodel" in shown and "\ufffd]0;owned\ufffd" in shown
 
 
 def test_of_a_file_without_end_no_more_than_a_key_is_read() -> None:

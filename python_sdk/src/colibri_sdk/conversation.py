@@ -8,6 +8,7 @@ alone and never from what somebody typed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +29,7 @@ class Conversation:
 
     @property
     def remembers(self) -> bool:
-        return self.keep and self.card is not None and bool(self.card.get("chat_template"))
+        return self.keep and self.card is not None and _has_template(self.card)
 
     def prompt(self, text: str) -> str | Sequence[Segment]:
         """What to send for `text`: the text alone (the device wraps it), or the whole conversation as segments."""
@@ -46,7 +47,7 @@ class Conversation:
         return render_chat(
             self.card["chat_template"],
             messages,
-            self.card["special_tokens"],
+            self.card.get("special_tokens", {}),
             self.card.get("tokens", {}),
             taking=taking,
         )
@@ -65,3 +66,17 @@ class Conversation:
     def reset(self) -> None:
         """Begins anew."""
         self.turns.clear()
+
+
+def _has_template(card: Mapping[str, Any]) -> bool:
+    """Is there a chat template, and what belongs to it? A card says what whoever made the image wants."""
+    special, tokens, taking = (card.get(name, {}) for name in ("special_tokens", "tokens", "taking_tokens"))
+    return (
+        isinstance(card.get("chat_template"), str)
+        and card["chat_template"] != ""
+        and all(isinstance(one, Mapping) for one in (special, tokens, taking))
+        and all(isinstance(one, int) for one in (*special.values(), *taking.values()))
+        and all(isinstance(one, str) for one in tokens.values())
+        and all(special)
+        and all(re.fullmatch("[0-9]{1,9}", token) for token in taking)
+    )

@@ -100,7 +100,7 @@ def _signature(image: ImageFile) -> dict[str, Any]:
 
 def _show(image: ImageFile) -> None:
     card = image.card
-    shape = card.get("shape", {})
+    shape = _part(card, "shape")
     output.table(
         ["", ""],
         [
@@ -119,7 +119,7 @@ def _show(image: ImageFile) -> None:
             ["format", f"{int(image.header['format_version'])}, numeric {int(image.header['numeric_version'])}"],
             ["packed by", card.get("packer", "?")],
             ["licence", card.get("licence") or "not stated"],
-            *quality_rows(card.get("quality") or {}),
+            *quality_rows(_part(card, "quality")),
         ],
     )
     rows = [
@@ -130,16 +130,24 @@ def _show(image: ImageFile) -> None:
 
 
 def _show_errors(image: ImageFile) -> None:
-    headers, rows, right = stored_error_rows(image.card.get("quality") or {})
+    headers, rows, right = stored_error_rows(_part(image.card, "quality"))
     if rows:
         output.table(headers, rows, title="\nError of each matrix", right=right)
     else:
         click.echo("\nno errors were measured; pack with --report")
 
 
+def _part(card: dict[str, Any], name: str) -> dict[str, Any]:
+    """An object in a card, which says what whoever made the image wants; empty where there is none."""
+    found = card.get(name)
+    return found if isinstance(found, dict) else {}
+
+
 def _parameters(card: dict[str, Any]) -> str:
     total, active = card.get("parameters"), card.get("active_parameters")
-    return f"{output.count(total)}, {output.count(active)} for a token" if total and active else "?"
+    if not isinstance(total, int) or not isinstance(active, int):
+        return "?"
+    return f"{output.count(total)}, {output.count(active)} for a token"
 
 
 def _experts(image: ImageFile, shape: dict[str, Any]) -> str:
@@ -177,7 +185,7 @@ def _crc(section: Section) -> str:
 
 def _each(values: Any) -> str:
     """One number when all layers have the same, otherwise all of them."""
-    numbers = [str(value) for value in values or ["?"]]
+    numbers = [str(value) for value in values] if isinstance(values, list) and values else ["?"]
     return numbers[0] if len(set(numbers)) == 1 else "/".join(numbers)
 
 

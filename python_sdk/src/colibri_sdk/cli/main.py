@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import io
 import sys
 from collections.abc import Sequence
 
@@ -123,10 +124,17 @@ def run(arguments: Sequence[str]) -> int:
         return e.EXIT_INTERNAL
 
 
+def _show_what_can_be_shown() -> None:
+    """A locale that lacks a character of an answer is no reason to withhold the rest."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
+
+
 def main() -> None:
     """Entry point of the installed command."""
     try:
         raise_when_terminated()
+        _show_what_can_be_shown()
         code = run(sys.argv[1:])
     except (KeyboardInterrupt, Terminated):  # once more, while the first was being reported
         code = e.EXIT_INTERRUPTED

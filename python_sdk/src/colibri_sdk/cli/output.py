@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from colibri_sdk.figures import count as count
+from colibri_sdk.figures import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -45,8 +46,13 @@ def _plain(value: Any) -> Any:
 
 
 def emit_json(value: Any) -> None:
-    """The answer of a command with --json."""
-    click.echo(json.dumps(value, default=_plain, ensure_ascii=False, allow_nan=False))
+    """The answer of a command with --json. What stdout's encoding lacks is escaped as JSON does it."""
+    text = json.dumps(value, default=_plain, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(value, default=_plain, allow_nan=False)
+    click.echo(text)
 
 
 def note(text: str) -> None:
@@ -74,16 +80,17 @@ def size(value: int) -> str:
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "", right: str = "") -> None:
     """A table on stdout. `right` has an r for each column that is aligned to the right, anything else otherwise."""
-    cells = [[str(cell) for cell in row] for row in rows]
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.table import Table
+        from rich.text import Text
 
         drawn = Table(title=title or None, title_justify="left", show_header=any(headers))
         for index, header in enumerate(headers):
             drawn.add_column(header, justify="right" if right[index : index + 1] == "r" else "left", overflow="fold")
         for row in cells:
-            drawn.add_row(*[cell.replace("[", "\\[") for cell in row])
+            drawn.add_row(*map(Text, row))
         Console().print(drawn)
         return
     if title:

@@ -52,7 +52,8 @@ def stored_error_rows(quality: Mapping[str, Any]) -> Table:
     """The same from a card; lines of another form are left out."""
     stored = quality.get("tensors")
     lines = stored if isinstance(stored, list) else []
-    return _table(tuple(line) for line in lines if isinstance(line, list) and len(line) == 5)
+    whole = (line for line in lines if isinstance(line, list) and len(line) == 5 and isinstance(line[2], int))
+    return _table(map(tuple, whole))
 
 
 def _table(lines: Iterable[tuple[Any, ...]]) -> Table:

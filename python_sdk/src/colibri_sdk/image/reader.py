@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import mmap
 import zlib
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from colibri_sdk.errors import ImageError, UsageError
+from colibri_sdk.figures import printable
 from colibri_sdk.image.kinds import HEAD_BYTES, require_image, wrong_kind
 from colibri_sdk.image.layout import (
     DIGEST_BYTES,
@@ -163,9 +165,10 @@ class ImageFile:
 
     @property
     def card(self) -> dict[str, Any]:
-        """The model card."""
+        """The model card, as whoever made the image wrote it. Numbers that are not finite are None."""
+        text = self.section_bytes(SectionKind.CARD)
         try:
-            card = json.loads(self.section_bytes(SectionKind.CARD).decode("utf-8"))
+            card = json.loads(text.decode("utf-8"), parse_float=_float, parse_constant=lambda _: None)
         except (ValueError, RecursionError) as error:
             raise self._error(Status.E_IMAGE_SECTION, "card", 0, 0, f"has a card that is not JSON: {error}") from error
         if not isinstance(card, dict):
@@ -437,7 +440,12 @@ class ImageFile:
 
 
 def _text(field: bytes) -> str:
-    return bytes(field).decode("utf-8", "replace")
+    return printable(bytes(field).decode("utf-8", "replace"))
+
+
+def _float(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else None
 
 
 def _crc_check(name: str, stored: int, computed: int) -> Check:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from colibri_sdk.errors import TransferError
+from colibri_sdk.figures import printable
 from colibri_sdk.finish import Finish as Finish
 from colibri_sdk.image.layout import MAX_EXPERTS, MAX_LAYERS
 
@@ -123,9 +124,8 @@ class Reader:
         return self.numbers(layout)[0]
 
     def string(self) -> str:
-        """A text to be shown. Control characters, which would be orders to the terminal, are replaced."""
-        text = self.take(self.number("H")).decode("utf-8", "replace")
-        return "".join(character if character.isprintable() else "\ufffd" for character in text)
+        """A text to be shown."""
+        return printable(self.take(self.number("H")).decode("utf-8", "replace"))
 
     def floats(self, count: int) -> Logits:
         return np.frombuffer(self.take(4 * count), np.dtype("<f4")).astype(np.float32)
