@@ -421,7 +421,7 @@ def test_what_is_no_key_file_is_said_to_be_none(tmp_path: Path, content: bytes) 
         PublicKey.load(path)
 
 
-# ----------------------------------------------------------------------------------------------------------------- cards
+# ---------------------------------------------------------------------------------------------------------------- cards
 
 ERROR_LINES = st.lists(st.lists(JSON, max_size=6) | st.just(["head", "q8", 1024, 0.1, "0.2"]), max_size=2)
 CARDS = st.fixed_dictionaries(
