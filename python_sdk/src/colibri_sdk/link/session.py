@@ -203,7 +203,7 @@ class Session:
         self._transport.wake()
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_SECONDS)
-        self._transport.close()
+        # The line is closed by the thread. It may be late, and would read what has the descriptor's number by then.
 
     def _require_transport(self) -> None:
         if self._broken is not None:
@@ -228,6 +228,8 @@ class Session:
                 if self._calls:
                     names = ", ".join(map(str, self._calls.values()))
                     self._fail(LinkLostError(f"{self.name} was closed; lost: {names}", "Open the device again."))
+            with contextlib.suppress(OSError):  # of a port that is gone
+                self._transport.close()
 
     def _break(self, error: ColibriError) -> None:
         with self._lock:
@@ -243,8 +245,6 @@ class Session:
             out = b"" if self._transport.pending else self._peer.poll(now)
             deadline = self._peer.deadline()
             stopping = self._stopping
-            if not stopping and self._calls:
-                self._check_silence(now)
         wait = _IDLE_SECONDS if deadline is None else min(max(deadline - now, 0.0), _IDLE_SECONDS)
         if stopping:
             give_up = now + _CLOSE_SECONDS / 2
@@ -256,10 +256,11 @@ class Session:
                 break
             return False
         data = self._transport.exchange(out, wait)
-        if data:
-            with self._lock:
-                for event in self._peer.feed(data, time.monotonic()):
-                    self._handle(event)
+        with self._lock:
+            for event in self._peer.feed(data, time.monotonic()):
+                self._handle(event)
+            if self._calls:
+                self._check_silence(now)  # behind the read: this machine may have stood still, with answers on the line
         return True
 
     def _cancel_abandoned(self, now: float) -> None:
