@@ -313,6 +313,9 @@ colibri_status colibri_generate(struct colibri *engine, const struct colibri_req
         if (result->generated_tokens == request->max_tokens) {
             break;
         }
+        if (request->slide && engine->position == engine->context) {
+            engine->position /= 2u; /* there is nothing to be forgotten or computed anew */
+        }
         status = colibri_forward(engine, id, &logits);
     }
     if (status == COLIBRI_E_CONTEXT_FULL && result->generated_tokens != 0) {

@@ -53,7 +53,7 @@ def test_pipes(run_host: Start) -> None:
     line = DescriptorTransport("pipes", process.stdout.fileno(), process.stdin.fileno(), close=process.stdin.close)
     with Device.open(line) as device:
         assert device.info().board == "host"
-    assert process.wait(10) == 0  # its line is gone, nobody could reach it
+    assert process.wait(60) == 0  # its line is gone, nobody could reach it
     process.stdin = None  # closed with the line
 
 
@@ -62,7 +62,7 @@ def test_a_cut_names_the_lost_request_and_the_next_one_reconnects(run_host: Star
     path, outside = tmp_path / "device", tmp_path / "cable"
     listening(run_host("--listen", f"unix:{path}", stdout=subprocess.PIPE))
     with Cable(outside, path) as cable, Device.open(f"unix:{outside}") as device:
-        generation = device.generate("hello", ignore_eos=True)
+        generation = device.generate("hello", ignore_eos=True, slide=True)  # without end
         with pytest.raises(LinkLostError, match=r"lost: request GENERATE"):
             for token in generation:
                 if token.index == 3:
@@ -108,11 +108,12 @@ def test_a_device_that_falls_silent(line: socket.socket) -> None:
     for worker in workers:
         worker.start()
     try:
-        with Device.open(ours, timeout=1.0) as device:
+        with Device.open(ours) as device:
             device.info()
             stop.set()
             for worker in workers:
-                worker.join(10)
+                worker.join()
+            device._session.timeout = 1.0  # not before: what works may take its time
             with pytest.raises(LinkTimeoutError, match="STATS") as raised:
                 device.stats()
             assert raised.value.waited_seconds >= 1.0
@@ -121,7 +122,7 @@ def test_a_device_that_falls_silent(line: socket.socket) -> None:
 
 
 def test_closed(device: Device) -> None:
-    generation = device.generate("hello", ignore_eos=True)
+    generation = device.generate("hello", ignore_eos=True, slide=True)  # without end
     device.close()
     with pytest.raises(LinkLostError):
         _ = generation.result

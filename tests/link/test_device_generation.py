@@ -187,7 +187,7 @@ def test_logs(device: Device) -> None:
 
 
 def test_cancel_from_another_thread(device: Device) -> None:
-    generation = device.generate("hello", ignore_eos=True)
+    generation = device.generate("hello", ignore_eos=True, slide=True)  # without end
     cancelled: list[bool] = []
     worker: threading.Thread | None = None
     for token in generation:
@@ -195,29 +195,28 @@ def test_cancel_from_another_thread(device: Device) -> None:
             worker = threading.Thread(target=lambda: cancelled.append(device.cancel()))
             worker.start()
     assert worker is not None
-    worker.join(10)
-    assert generation.result.finish_reason in ("cancelled", "context")  # it may have been the faster one
-    assert cancelled == [generation.result.finish_reason == "cancelled"]
+    worker.join()
+    assert (cancelled, generation.result.finish_reason) == ([True], "cancelled")
     assert device.cancel() is False
 
 
 def test_leaving_the_loop_cancels(device: Device) -> None:
-    generation = device.generate("hello", ignore_eos=True)
+    generation = device.generate("hello", ignore_eos=True, slide=True)  # without end
     for token in generation:
         if token.index == 3:
             break
     assert device.generate("again", max_tokens=2, ignore_eos=True).result.generated_tokens == 2
-    assert generation.result.finish_reason in ("cancelled", "context")
+    assert generation.result.finish_reason == "cancelled"
 
 
 def test_dropping_a_generation_cancels(device: Device) -> None:
-    device.generate("hello", ignore_eos=True)
+    device.generate("hello", ignore_eos=True, slide=True)  # without end
     gc.collect()
     assert device.generate("again", max_tokens=2, ignore_eos=True).result.generated_tokens == 2
 
 
 def test_an_interrupt_cancels_and_the_session_goes_on(device: Device) -> None:
-    generation = device.generate("hello", ignore_eos=True)
+    generation = device.generate("hello", ignore_eos=True, slide=True)  # without end
     with pytest.raises(KeyboardInterrupt):
         for token in generation:
             if token.index == 3:
