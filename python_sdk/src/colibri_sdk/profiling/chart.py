@@ -8,6 +8,7 @@ from pathlib import Path
 
 from colibri_sdk.errors import UsageError
 from colibri_sdk.profiling.curve import Point
+from colibri_sdk.whole_file import whole_file
 
 ENDINGS = (".png", ".svg", ".pdf")
 _INCHES = (8.0, 6.0)
@@ -48,7 +49,5 @@ def draw(points: Sequence[Point], to: Path, *, title: str) -> None:
     arena.set_xticks([end.slots for end in ends], [f"arena {end.arena_bytes / 1e6:.2f} MB" for end in ends])
     for axes in (rate, read):
         axes.grid(alpha=0.3)
-    try:
-        figure.savefig(to, dpi=_DOTS_PER_INCH)
-    except OSError as error:
-        raise UsageError(f"{to} cannot be written: {error.strerror or error}", "Name another file.") from error
+    with whole_file(to, "Name another file.") as file:
+        figure.savefig(file, format=to.suffix.removeprefix("."), dpi=_DOTS_PER_INCH)

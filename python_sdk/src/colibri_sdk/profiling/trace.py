@@ -23,8 +23,6 @@ A step is one layer of one batch, in the order of computation: what the engine's
 
 from __future__ import annotations
 
-import contextlib
-import os
 import struct
 import tokenize
 import zipfile
@@ -39,6 +37,7 @@ import numpy.typing as npt
 
 from colibri_sdk.errors import UsageError
 from colibri_sdk.image.layout import MAX_EXPERTS, MAX_LAYERS
+from colibri_sdk.whole_file import whole_file
 
 VERSION = 1
 _ZIP = b"PK\x03\x04"
@@ -140,25 +139,16 @@ class RoutingTrace:
 def save(trace: RoutingTrace, path: Path) -> None:
     """Writes the file; it is the new one, whole, or what it was."""
     ids = np.frombuffer(b"".join(map(bytes.fromhex, trace.image_ids)), np.uint8).reshape(-1, ID_BYTES)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with scratch.open("wb") as file:
-            np.savez_compressed(
-                file,
-                version=np.uint32(VERSION),
-                image_id=ids,
-                model=np.str_(trace.model),
-                batch=np.uint32(trace.batch),
-                experts=np.asarray(trace.experts, np.uint32),
-                **{name: getattr(trace, name) for name in _ARRAYS},
-            )
-        scratch.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            scratch.unlink()
-        raise UsageError(
-            f"{path} cannot be written: {error.strerror or error}", "Name another file with -o."
-        ) from error
+    with whole_file(path, "Name another file with -o.") as file:
+        np.savez_compressed(
+            file,
+            version=np.uint32(VERSION),
+            image_id=ids,
+            model=np.str_(trace.model),
+            batch=np.uint32(trace.batch),
+            experts=np.asarray(trace.experts, np.uint32),
+            **{name: getattr(trace, name) for name in _ARRAYS},
+        )
 
 
 def load(path: Path) -> RoutingTrace:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from colibri_sdk.flash.contents import Signed
 from colibri_sdk.image.kinds import PACKAGE_MAGIC
 from colibri_sdk.image.layout import UPDATE
 from colibri_sdk.update.content import Content, Range
+from colibri_sdk.whole_file import whole_file
 
 MAGIC = PACKAGE_MAGIC
 VERSION = 1
@@ -65,18 +65,10 @@ def is_package(path: Path) -> bool:
 
 def write_package(path: Path, update: bytes, content: Content) -> None:
     """The file is whole or not there. UsageError when it cannot be written."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with scratch.open("xb") as file:
-            file.write(struct.pack("<8sI", MAGIC, VERSION).ljust(_HEAD_BYTES, b"\0") + update)
-            for _, data in content.chunks(Range(0, content.bytes)):
-                file.write(data)
-        scratch.replace(path)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}", "Name another with -o.") from error
-    finally:
-        with contextlib.suppress(OSError):
-            scratch.unlink(missing_ok=True)
+    with whole_file(path, "Name another with -o.") as file:
+        file.write(struct.pack("<8sI", MAGIC, VERSION).ljust(_HEAD_BYTES, b"\0") + update)
+        for _, data in content.chunks(Range(0, content.bytes)):
+            file.write(data)
 
 
 @contextlib.contextmanager
