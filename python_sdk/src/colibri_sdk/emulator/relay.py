@@ -15,6 +15,7 @@ import threading
 from colibri_sdk.emulator.lines import Line
 
 CHUNK = 65536
+END_SECONDS = 5.0  # for the threads; they have nothing to wait for any more
 
 
 class Relay:
@@ -26,6 +27,7 @@ class Relay:
         self._user: socket.socket | None = None  # our end
         self._closed = False  # nothing more comes from the board
         self._ended = False  # close was called
+        self._forwarding: list[threading.Thread] = []
         self._threads = [threading.Thread(target=target, daemon=True) for target in (self._listen, self._deliver)]
         for thread in self._threads:
             thread.start()
@@ -44,7 +46,9 @@ class Relay:
                 return theirs
             self._user = ours
             self._lock.notify_all()
-        threading.Thread(target=self._forward, args=(ours,), daemon=True).start()
+            forward = threading.Thread(target=self._forward, args=(ours,), daemon=True)
+            self._forwarding = [*(thread for thread in self._forwarding if thread.is_alive()), forward]
+            forward.start()
         return theirs
 
     def close(self) -> None:
@@ -56,9 +60,11 @@ class Relay:
             self._closed = True
             self._cut_off()
             self._lock.notify_all()
-        for thread in self._threads:
-            thread.join(5.0)
-        self._line.close()
+        threads = [*self._threads, *self._forwarding]
+        for thread in threads:
+            thread.join(END_SECONDS)
+        if not any(thread.is_alive() for thread in threads):  # which would go on with another file's descriptor
+            self._line.close()
 
     def _cut_off(self) -> None:
         if self._user is not None:
