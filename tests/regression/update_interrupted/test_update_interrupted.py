@@ -18,6 +18,8 @@ from colibri_sdk.boards import load_board
 from colibri_sdk.device import Device
 from colibri_sdk.flash import write_card
 from colibri_sdk.image.reader import ImageFile
+from colibri_sdk.link.messages import Type
+from colibri_sdk.link.session import Call, Session
 from colibri_sdk.update.calls import UpdateCalls
 from colibri_sdk.update.model import update_model
 
@@ -56,8 +58,14 @@ def update(device: Device, image: Path, said: Interrupting) -> Any:
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["the device goes on", "the device restarts too"])
 def test_the_same_call_goes_on(
-    restarts: bool, firmware: Callable[[str], Any], images: dict[str, Path], tmp_path: Path
+    restarts: bool,
+    firmware: Callable[[str], Any],
+    images: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # How often it is asked how far it has checked depends on its speed; each attempt is to say the same words.
+    monkeypatch.setattr("colibri_sdk.device._MEANWHILE_SECONDS", 3600.0)
     built, card = firmware("host"), tmp_path / "card.img"
     ids = identities(images)
 
@@ -101,11 +109,28 @@ def go_on(running: emulator.Emulator, ids: dict[str, str], new: Path) -> int:
         return int(done.traffic.sent_bytes)
 
 
+def hold_commit_for_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    """COMMIT leaves together with the STATUS behind it: the device is still at work then, however late this side is."""
+    ask = Session.call
+
+    def call(self: Session, kind: Type, body: bytes = b"") -> Call:
+        if kind == Type.UPDATE_COMMIT:
+            vars(self._peer)["poll"] = lambda _: b""
+        made = ask(self, kind, body)
+        if kind == Type.UPDATE_STATUS:
+            vars(self._peer).pop("poll", None)
+            self._transport.wake()
+        return made
+
+    monkeypatch.setattr(Session, "call", call)
+
+
 def test_while_the_device_checks_what_it_has_got(
     firmware: Callable[[str], Any], images: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request that makes the model count is cancelled with the rest of it, or has been carried out."""
     monkeypatch.setattr("colibri_sdk.device._MEANWHILE_SECONDS", 0.0)
+    hold_commit_for_status(monkeypatch)
     card = tmp_path / "card.img"
     write_card(load_board("virt-aarch64"), firmware=None, model=images["old"], to=card, slots=2)
     said = Interrupting("checking")
