@@ -208,7 +208,7 @@ def _size_table() -> Iterator[str]:
     rows = []
     for board in boards:
         plan = plan_board(board, image)
-        numbers = (plan.plan.image_bytes, plan.plan.arena_bytes, plan.needed_bytes, plan.free_bytes or 0)
+        numbers = (plan.plan.image_bytes, plan.plan.arena_bytes, plan.needed_bytes, plan.free_bytes)
         rows.append([board.name, *map(output.count, numbers)])
     yield from output.plain_table(("with hummingbird q8", "image", "arena", "needed", "free"), rows, "lrrrr")
 

@@ -108,7 +108,7 @@ def test_plan_says_by_how_much_it_does_not_fit_and_what_would_help(
     from colibri_sdk.engine import Library
 
     def one_byte_short(board: Any, image: Path, **options: Any) -> planning.MemoryMap:
-        whole = planning.memory_map(board, image, None, Library.load(), **options)
+        whole = planning.memory_map(board, image, 1 << 30, Library.load(), **options)
         return planning.memory_map(board, image, whole.needed_bytes - 1, Library.load(), **options)
 
     monkeypatch.setattr(planning, "plan_board", one_byte_short)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -12,9 +13,9 @@ import checkpoints
 from colibri_sdk.boards import load_board
 from colibri_sdk.convert import QUANTISATIONS, pack
 from colibri_sdk.engine import Library
-from colibri_sdk.errors import EXIT_IMAGE, ImageError
+from colibri_sdk.errors import EXIT_IMAGE, DeviceError, ImageError
 from colibri_sdk.image.reader import ImageFile
-from colibri_sdk.planning import CANARY_BYTES, memory_map, repacked_bytes, require_fit
+from colibri_sdk.planning import CANARY_BYTES, HOST_BYTES, memory_map, repacked_bytes, require_fit
 from colibri_sdk.status import Status
 from colibri_sdk.store import StoreChoice
 
@@ -95,7 +96,6 @@ def test_a_limit_counts_like_less_memory(image: Path, library: Library) -> None:
         limited = memory_map(BOARD, image, 1 << 30, library, choice=choice)
         assert limited.fits == (limit == needed - scratch)
         assert limited.areas == memory_map(BOARD, image, 1 << 30, library).areas
-        assert memory_map(load_board("host"), image, None, library, choice=choice).fits == (limit == needed - scratch)
 
 
 def test_reading_experts_from_the_card_is_a_remedy(image: Path, library: Library) -> None:
@@ -136,9 +136,58 @@ def test_areas_follow_each_other_and_fill_the_memory(image: Path, library: Libra
     assert result.areas[1].address == BOARD.memory.ram.end - available
 
 
-def test_the_host_is_not_limited(image: Path, library: Library) -> None:
-    result = memory_map(load_board("host"), image, None, library)
-    assert result.fits and result.free_bytes is None and all(area.address is None for area in result.areas)
+@pytest.mark.parametrize("store", ["auto", "memory"])
+def test_the_host_maps_the_image_and_agrees_to_the_byte(image: Path, library: Library, store: str) -> None:
+    """The image was counted as loaded, and experts were said to be read where a limit was below it."""
+    from colibri_sdk import emulator
+    from colibri_sdk.build import build
+    from colibri_sdk.device import Device
+
+    host = load_board("host")
+    firmware = build(host)
+    choice = StoreChoice(store)
+    whole = memory_map(host, image, HOST_BYTES, library, choice=choice)
+    assert (whole.store, whole.loaded_bytes) == ("mapped", 0)
+    for limit in (whole.needed_bytes, whole.needed_bytes - 1):
+        foretold = memory_map(host, image, limit, library, choice=choice)
+        assert foretold.fits == (limit == whole.needed_bytes) and foretold.store == "mapped"
+        arguments = ["--arena-limit", str(limit), "--store", store]
+        with (
+            emulator.start(host, firmware=firmware, storage=image, arguments=arguments) as process,
+            Device.open(process, timeout=30) as device,
+        ):
+            info = device.info()
+            assert info.status == (Status.OK if foretold.fits else Status.E_MODEL_TOO_LARGE), info
+            if not foretold.fits:
+                continue
+            assert (info.store, info.arena_bytes) == ("mapped", foretold.plan.arena_bytes)
+            for less in (0, library.constants["COLIBRI_ARENA_ALIGN"]):
+                asked = limit - library.constants["COLIBRI_SELFTEST_BYTES"] - less
+                limited = StoreChoice(store, memory_limit=asked)
+                assert memory_map(host, image, HOST_BYTES, library, choice=limited).fits == (less == 0)
+                with contextlib.nullcontext() if less == 0 else pytest.raises(DeviceError, match=f"wanted {asked}"):
+                    limited.configure(device)
+
+
+def test_the_hosts_memory_is_the_one_that_is_planned() -> None:
+    text = (RUNTIME.parents[1] / "host_tools" / "host_board" / "main.c").read_text()
+    match = re.search(r"#define DEFAULT_MEMORY \((\d+)ull << (\d+)\)", text)
+    assert match is not None and int(match[1]) << int(match[2]) == HOST_BYTES
+
+
+def test_what_would_help_the_host(image: Path, library: Library) -> None:
+    """The image takes none of its memory: neither a smaller one nor its experts' slots make room."""
+    host = load_board("host")
+    needed = memory_map(host, image, HOST_BYTES, library).needed_bytes
+    remedies = memory_map(host, image, needed - 300_000, library).remedies
+    assert [one.text.split()[2] for one in remedies] == ["--kv", "--context"]
+    context = int(remedies[1].text.split()[3].rstrip(","))
+    promised = memory_map(host, image, needed - 300_000, library, context=context)
+    assert promised.fits and promised.needed_bytes == remedies[1].needed_bytes
+    assert not memory_map(host, image, needed - 300_000, library, context=context + 64).fits
+    (last,) = memory_map(host, image, 10_000, library).remedies
+    assert "more memory" in last.text and last.needed_bytes == needed
+    assert all(area.address is None for area in memory_map(host, image, needed, library).areas)
 
 
 def test_remedies_are_true(source: Path, image: Path, library: Library, tmp_path: Path) -> None:

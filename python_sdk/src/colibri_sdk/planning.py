@@ -7,7 +7,7 @@ memory (firmware/runtime/setup.c):
     | firmware | image, or its front | arena | canary and prompt ids | ... free ... | self-test scratch |
 
 The front of an image is all before its experts. Where only that is in memory, experts are read from the card into
-slots of the arena (docs/expert-store.md).
+slots of the arena (docs/expert-store.md). The host board maps the image's file, which then takes nothing of its memory.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 # Bytes behind the arena whose overwriting the runtime notices (firmware/runtime/service.h).
 CANARY_BYTES = 64
+
+# What this machine's board takes for itself, unless it is told otherwise (host_tools/host_board/main.c).
+HOST_BYTES = 2 << 30
 
 # Formats of the KV cache that take less memory, the more exact first.
 _SMALLER_KV = {"f32": ("f16", "q8"), "f16": ("q8",)}
@@ -67,14 +70,14 @@ class Remedy:
 
 @dataclass(frozen=True)
 class MemoryMap:
-    """A board's memory with a model in it. `available_bytes` is None on the host, which is not limited here.
+    """A board's memory with a model in it.
 
     `needed_bytes` of the `available_bytes` are taken by `loaded_bytes` of the image, the arena and what the runtime
-    keeps beside them. `store` is "memory" or "block"; `plan` has the cache slots of the latter.
+    keeps beside them. `store` is "memory", "block" or "mapped"; `plan` has the cache slots of "block".
     """
 
     board: str
-    available_bytes: int | None
+    available_bytes: int
     needed_bytes: int
     store: str
     loaded_bytes: int
@@ -89,12 +92,12 @@ class MemoryMap:
     @property
     def short_bytes(self) -> int:
         """Bytes that are missing; 0 when it fits."""
-        return 0 if self.available_bytes is None else max(0, self.needed_bytes - self.available_bytes)
+        return max(0, self.needed_bytes - self.available_bytes)
 
     @property
-    def free_bytes(self) -> int | None:
-        """Bytes that stay unused; None on the host."""
-        return None if self.available_bytes is None else max(0, self.available_bytes - self.needed_bytes)
+    def free_bytes(self) -> int:
+        """Bytes that stay unused."""
+        return max(0, self.available_bytes - self.needed_bytes)
 
 
 MEMORY = StoreChoice("memory")
@@ -114,7 +117,7 @@ def plan_board(
     `context` and `kv` are as in Library.plan: what the map would be had the image been packed with these. `choice` is
     what the device is told (Device.configure), and decides as there.
     """
-    available = None
+    available = HOST_BYTES
     if board.memory is not None:
         from colibri_sdk.build import build
 
@@ -125,40 +128,41 @@ def plan_board(
 def memory_map(
     board: Board,
     image: Path,
-    available_bytes: int | None,
+    available_bytes: int,
     library: Library,
     *,
     context: int = 0,
     kv: str = "image",
     choice: StoreChoice = MEMORY,
 ) -> MemoryMap:
-    """The same for a firmware that leaves `available_bytes` at the end of the board's RAM."""
+    """The same for a firmware that leaves `available_bytes` at the end of the board's RAM, or on the host."""
     in_board = available_bytes
     if choice.memory_limit:
         # The limit is for image, arena and prompt; the self-test's scratch lies elsewhere.
         limited = choice.memory_limit // _step(library) * _step(library) + _scratch_bytes(library)
-        available_bytes = limited if available_bytes is None else min(available_bytes, limited)
+        available_bytes = min(available_bytes, limited)
     whole = library.plan(image, context=context, kv=kv)
     store, plan = "memory", whole
-    if whole.front_bytes < whole.image_bytes and (
-        choice.store == "block" or (choice.store == "auto" and _short(_needed(library, whole), available_bytes))
+    if board.is_host and choice.store != "block":
+        store = "mapped"
+    elif whole.front_bytes < whole.image_bytes and (
+        choice.store == "block" or (choice.store == "auto" and _needed(library, whole, "memory") > available_bytes)
     ):
         store, plan = "block", _block_plan(library, image, whole, available_bytes, choice.cache_slots)
-    needed = _needed(library, plan)
-    short = _short(needed, available_bytes)
+    needed = _needed(library, plan, store)
     return MemoryMap(
         board=board.name,
         available_bytes=available_bytes,
         needed_bytes=needed,
         store=store,
-        loaded_bytes=_loaded_bytes(plan),
+        loaded_bytes=_loaded_bytes(plan, store),
         plan=plan,
-        areas=tuple(_areas(board, in_board, plan, library)),
-        remedies=tuple(_remedies(image, library, plan, available_bytes or 0)) if short else (),
+        areas=tuple(_areas(board, in_board, plan, library, store)),
+        remedies=tuple(_remedies(image, library, plan, store, available_bytes)) if needed > available_bytes else (),
     )
 
 
-def _block_plan(library: Library, image: Path, whole: Plan, available: int | None, slots: int) -> Plan:
+def _block_plan(library: Library, image: Path, whole: Plan, available: int, slots: int) -> Plan:
     """With `slots` slots per layer; with 0 as many as there is room for, and at least one."""
 
     def plan(cache_slots: int, arena_limit: int = 0) -> Plan:
@@ -167,24 +171,20 @@ def _block_plan(library: Library, image: Path, whole: Plan, available: int | Non
         )
 
     least = plan(slots or 1)
-    if slots or available is None or _short(_needed(library, least), available):
-        return least if slots or available is not None else plan(0)
+    if slots or _needed(library, least, "block") > available:
+        return least
     step = _step(library)
     room = (available - _scratch_bytes(library)) // step * step
     return plan(0, room - least.front_bytes - _behind_bytes(least))
 
 
-def _loaded_bytes(plan: Plan) -> int:
-    """What of the image is in memory. A plan without slots is of an image that is addressed as a whole."""
-    return plan.front_bytes if plan.cache_slots else plan.image_bytes
+def _loaded_bytes(plan: Plan, store: str) -> int:
+    """What of the image is in the board's memory."""
+    return {"memory": plan.image_bytes, "block": plan.front_bytes, "mapped": 0}[store]
 
 
-def _needed(library: Library, plan: Plan) -> int:
-    return _loaded_bytes(plan) + plan.arena_bytes + _beside(library, plan)
-
-
-def _short(needed: int, available: int | None) -> bool:
-    return available is not None and needed > available
+def _needed(library: Library, plan: Plan, store: str) -> int:
+    return _loaded_bytes(plan, store) + plan.arena_bytes + _beside(library, plan)
 
 
 def _step(library: Library) -> int:
@@ -206,16 +206,17 @@ def _behind_bytes(plan: Plan) -> int:
     return CANARY_BYTES + _IDS_ALIGN + _ID_BYTES * plan.context
 
 
-def _areas(board: Board, available: int | None, plan: Plan, library: Library) -> Iterator[Area]:
+def _areas(board: Board, available: int, plan: Plan, library: Library, store: str) -> Iterator[Area]:
     at: int | None = None
-    if board.memory is not None and available is not None:
+    if board.memory is not None:
         ram = board.memory.ram
         at = ram.end - available
         if board.memory.load_address > ram.base:
             yield Area("reserved below the firmware", ram.base, board.memory.load_address - ram.base)
         yield Area("firmware", board.memory.load_address, at - board.memory.load_address)
-    loaded = _loaded_bytes(plan)
-    yield Area("front of the image" if plan.cache_slots else "image", at, loaded)
+    loaded = _loaded_bytes(plan, store)
+    names = {"memory": "image", "block": "front of the image", "mapped": "image, mapped: none of this memory"}
+    yield Area(names[store], at, plan.image_bytes if store == "mapped" else loaded)
     arena = None if at is None else at + loaded
     for region in plan.regions:
         yield Area(f"arena: {region.name}", None if arena is None else arena + region.offset, region.bytes)
@@ -229,44 +230,51 @@ def _areas(board: Board, available: int | None, plan: Plan, library: Library) ->
 # -------------------------------------------------------------------------------------------------------- remedies
 
 
-def _remedies(image: Path, library: Library, plan: Plan, available: int) -> Iterator[Remedy]:
-    """What would make it fit, the smallest change first; each alone is enough."""
+def _remedies(image: Path, library: Library, plan: Plan, store: str, available: int) -> list[Remedy]:
+    """What would make it fit, the smallest change first; each alone is enough. Where nothing would, what to do then."""
     with ImageFile(image) as file:
-        found = False
-        for kv in _SMALLER_KV.get(plan.kv_format, ()):
-            needed = _needed(library, _like(library, image, plan, kv=kv))
-            if needed <= available:
-                found = True
-                yield Remedy(f"pack with --kv {kv}", needed)
-                break
-        context = _largest_context(file, image, library, plan, available)
-        if context is not None:
-            found = True
-            yield Remedy(f"pack with --context {context[0]}, the largest that fits", context[1])
-        for quant in sorted(QUANTISATIONS, key=lambda quant: -repacked_bytes(file, quant)):
-            size = repacked_bytes(file, quant)
+        return list(_changes(file, image, library, plan, store, available)) or [
+            _last_resort(file, image, library, plan, store)
+        ]
+
+
+def _changes(
+    file: ImageFile, image: Path, library: Library, plan: Plan, store: str, available: int
+) -> Iterator[Remedy]:
+    for kv in _SMALLER_KV.get(plan.kv_format, ()):
+        needed = _needed(library, _like(library, image, plan, kv=kv), store)
+        if needed <= available:
+            yield Remedy(f"pack with --kv {kv}", needed)
+            break
+    context = _largest_context(file, image, library, plan, store, available)
+    if context is not None:
+        yield Remedy(f"pack with --context {context[0]}, the largest that fits", context[1])
+    if store == "mapped":
+        return  # the image takes nothing, and slots would be more
+    if store == "memory":
+        for size, quant in sorted(((repacked_bytes(file, quant), quant) for quant in QUANTISATIONS), reverse=True):
             needed = size + plan.arena_bytes + _beside(library, plan)
-            if not plan.cache_slots and size < plan.image_bytes and needed <= available:
-                found = True
+            if size < plan.image_bytes and needed <= available:
                 yield Remedy(f"pack with --quant {quant}", needed)
                 break
+    if plan.front_bytes < plan.image_bytes and plan.cache_slots != 1:
+        fitting = _block_plan(library, image, plan, available, 0)
+        needed = _needed(library, fitting, "block")
+        if needed <= available:
+            text = "keep fewer experts: " if store == "block" else "read experts from the card: --store block "
+            yield Remedy(f"{text}--cache-slots {fitting.cache_slots}", needed)
+
+
+def _last_resort(file: ImageFile, image: Path, library: Library, plan: Plan, store: str) -> Remedy:
+    advice, needed = "take a board with more memory or a smaller model: ", _needed(library, plan, store)
+    if store == "mapped":
+        return Remedy("give it more memory or take a smaller model: this one needs", needed)
+    if store == "block":
         one_slot = _like(library, image, plan, cache_slots=1)
-        if plan.front_bytes < plan.image_bytes and plan.cache_slots != 1 and _needed(library, one_slot) <= available:
-            found = True
-            fitting = _block_plan(library, image, plan, available, 0)
-            slots = f"--cache-slots {fitting.cache_slots}"
-            text = "keep fewer experts: " if plan.cache_slots else "read experts from the card: --store block "
-            yield Remedy(text + slots, _needed(library, fitting))
-        if not found and plan.cache_slots:
-            yield Remedy(
-                "take a board with more memory or a smaller model: with one cache slot this one needs",
-                _needed(library, one_slot),
-            )
-        elif not found:
-            needed = repacked_bytes(file, "q4") + plan.arena_bytes + _beside(library, plan)
-            yield Remedy(
-                "take a board with more memory or a smaller model: packed with --quant q4 this one needs", needed
-            )
+        return Remedy(f"{advice}with one cache slot this one needs", _needed(library, one_slot, store))
+    return Remedy(
+        f"{advice}packed with --quant q4 this one needs", needed - plan.image_bytes + repacked_bytes(file, "q4")
+    )
 
 
 def _like(
@@ -282,16 +290,15 @@ def _like(
 
 
 def _largest_context(
-    file: ImageFile, image: Path, library: Library, plan: Plan, available: int
+    file: ImageFile, image: Path, library: Library, plan: Plan, store: str, available: int
 ) -> tuple[int, int] | None:
     """The largest context that fits and the bytes it needs; None when not even one position does."""
     half = int(file.model["rotary_dim"]) // 2
     table = align_up(file.sections[SectionKind.ROPE].bytes, PAGE)
 
     def needed(context: int) -> int:
-        smaller = _like(library, image, plan, context=context)
-        rope = align_up(2 * context * half * 4, PAGE)
-        return _needed(library, smaller) - table + rope
+        smaller = _needed(library, _like(library, image, plan, context=context), store)
+        return smaller if store == "mapped" else smaller - table + align_up(2 * context * half * 4, PAGE)
 
     low, high = 0, plan.context
     while high - low > 1:
@@ -352,5 +359,5 @@ def require_fit(result: MemoryMap) -> None:
             "To make it fit, either " + ", or ".join(remedy.text for remedy in result.remedies) + ".",
             where="memory",
             got=result.needed_bytes,
-            wanted=result.available_bytes or 0,
+            wanted=result.available_bytes,
         )

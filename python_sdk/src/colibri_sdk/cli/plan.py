@@ -165,10 +165,8 @@ def _show(result: MemoryMap) -> None:
             f"experts are read from the card: {plan.cache_slots} cache slots in each layer, "
             f"{output.size(plan.slot_bytes)}"
         )
-    if result.available_bytes is None:
-        click.echo(f"needs {output.size(result.needed_bytes)}; this machine's memory is not limited here")
-    elif result.fits:
-        click.echo(f"FITS: {output.size(result.free_bytes or 0)} stay free of {output.size(result.available_bytes)}")
+    if result.fits:
+        click.echo(f"FITS: {output.size(result.free_bytes)} stay free of {output.size(result.available_bytes)}")
     else:
         click.echo(
             f"DOES NOT FIT: needs {output.size(result.needed_bytes)}, "
