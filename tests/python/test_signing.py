@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 
@@ -68,6 +69,27 @@ def test_files_that_are_no_keys(tmp_path: Path, text: str) -> None:
         with pytest.raises(UsageError) as caught:
             kind.load(tmp_path / "k")
         assert str(tmp_path / "k") in caught.value.message and caught.value.hint
+
+
+@pytest.mark.parametrize("problem", [KeyboardInterrupt(), OSError(28, "No space left on device")], ids=repr)
+@pytest.mark.parametrize("file", [1, 2])
+def test_keys_that_were_not_written_to_the_end_are_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: BaseException, file: int
+) -> None:
+    """Half of one stood in the way of the next call, which replaces no key."""
+    synced: list[int] = []
+
+    def fsync(handle: int) -> None:
+        synced.append(handle)
+        if len(synced) == file:
+            raise problem
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        with pytest.raises(KeyboardInterrupt if isinstance(problem, KeyboardInterrupt) else UsageError):
+            new_key(tmp_path)
+    assert not list(tmp_path.iterdir())
+    new_key(tmp_path)
 
 
 def test_damaged_and_mistaken_keys(tmp_path: Path) -> None:

@@ -120,7 +120,8 @@ class PrivateKey:
 
 
 def new_key(directory: Path, name: str = "colibri") -> tuple[Path, Path, PublicKey]:
-    """Makes a key and writes both of its files, private and public, whose paths it returns. Never replaces a key."""
+    """Makes a key and writes both of its files, private and public, whose paths it returns. Never replaces a key. What
+    cannot be written leaves neither."""
     private, public = directory / f"{name}{PRIVATE_SUFFIX}", directory / f"{name}{PUBLIC_SUFFIX}"
     for path in (private, public):
         if path.exists():
@@ -134,7 +135,11 @@ def new_key(directory: Path, name: str = "colibri") -> tuple[Path, Path, PublicK
     except OSError as error:
         raise UsageError(f"{directory} cannot be made: {error.strerror}", "Choose another directory.") from error
     key.save(private)
-    key.public.save(public)
+    try:
+        key.public.save(public)
+    except BaseException:
+        private.unlink()  # nobody has it yet, and alone it would keep the next call from making both
+        raise
     return private, public, key.public
 
 
@@ -318,10 +323,14 @@ def _write(path: Path, kind: str, key_id: bytes, name: str, key: bytes, mode: in
     fields = {"kind": kind, "algorithm": ALGORITHM, "key_id": key_id.hex(), name: key.hex()}
     with _writing(path, "Choose another directory or --name."):
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(json.dumps(fields, indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(json.dumps(fields, indent=2) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            path.unlink(missing_ok=True)  # half a key
+            raise
 
 
 @contextlib.contextmanager
