@@ -134,8 +134,8 @@ def test_a_first_page_is_held_back_until_the_end(device: Device, table: Bench, i
 def test_a_request_that_works_is_alone(firmware: Callable[[str], Any], images: dict[str, Path], tmp_path: Path) -> None:
     """The CRC-32 of a whole image beside a generation, a page at each of its polls; what comes behind is refused."""
     with Bench(load_board("host"), firmware("host"), images["large"], tmp_path / "card.img").started() as (device, _):
-        generation = device.generate(PROMPT, max_tokens=TRACED, ignore_eos=True)
-        next(iter(generation))
+        tokens = iter(device.generate(PROMPT, ignore_eos=True, slide=True))  # without end
+        next(tokens)
         session, size = device._session, device.info().image_bytes
         with pytest.MonkeyPatch.context() as held:
             held.setattr(session._peer, "poll", lambda _: b"")  # so that the three requests leave together
@@ -145,23 +145,21 @@ def test_a_request_that_works_is_alone(firmware: Callable[[str], Any], images: d
         for call in behind:
             assert refused(lambda c=call: session.result(c)) == (Status.E_BUSY, "update")
         assert int.from_bytes(session.result(crc), "little") == zlib.crc32(images["large"].read_bytes())
-        device.cancel()
+        assert device.cancel()
 
 
-TRACED = 400  # tokens: many times as long as a COMMIT takes
+MORE = 50  # tokens behind the change: of any few tokens one needs the expert
 
 
-def twin_rows(image: Path, where: tuple[int, int], ids: list[int], switch: int) -> list[bytes]:
+def twin_rows(image: Path, where: tuple[int, int], ids: list[int], switch: int | None = None) -> Iterator[bytes]:
     """The logits before each of `ids` when the expert is replaced before those of number `switch`, by this machine's
     engine. `where`: the new blob's offset in the image's file, and its CRC-32."""
-    twin = Engine(Library.load(), image, context=TRACED + len(PROMPT))
-    rows = []
+    twin = Engine(Library.load(), image, context=len(ids) + len(PROMPT))
     for index in range(len(ids)):
         if index == switch:
             twin.replace_expert(LAYER, EXPERT, offset=where[0], crc32=where[1], generation=1)
         row = twin.prefill(PROMPT) if index == 0 else twin.forward(ids[index - 1])
-        rows.append(row.astype("<f4").tobytes())
-    return rows
+        yield row.astype("<f4").tobytes()
 
 
 @pytest.mark.parametrize("store", ["memory", "block"])
@@ -169,7 +167,8 @@ def test_a_generation_sees_the_old_expert_and_then_the_new_one(
     firmware: Callable[[str], Any], images: dict[str, Path], tmp_path: Path, store: str
 ) -> None:
     """COMMIT in the middle of a generation: up to one token its logits are the old model's, and from that one on those
-    of an engine that changes the expert just there."""
+    of an engine that changes the expert just there. The generation is stopped behind it, however many tokens that
+    takes; the context has room for minutes."""
     base, donor = images["large"], images["old"]  # the one with room for a long answer
     with Bench(load_board("host"), firmware("host"), base, tmp_path / "card.img").started() as (device, _):
         device.configure(store, cache_slots=2 if store == "block" else 0)
@@ -177,21 +176,26 @@ def test_a_generation_sees_the_old_expert_and_then_the_new_one(
         update = np.frombuffer(described(donor, device), UPDATE)[0]
         begun = calls.begin_expert(update.tobytes())
         list(calls.send(pieces(blob(donor), PAGE)))
-        generation = device.generate(PROMPT, max_tokens=TRACED, ignore_eos=True, trace_logits=True)
+        device.clear_stats()
+        generation = device.generate(PROMPT, ignore_eos=True, trace_logits=True, temperature=100.0, seed=1)
         tokens = iter(generation)
         seen = [next(tokens)]
         calls.commit(Silent())
-        seen += list(tokens)
+        enough = device.stats().tokens - len(PROMPT) + MORE
+        while len(seen) < enough:
+            seen.append(next(tokens))
+        assert device.cancel()
+        seen += tokens
     ids = [token.id for token in seen]
     rows = [token.logits.astype("<f4").tobytes() for token in seen if token.logits is not None]
-    assert len(rows) == len(ids) == TRACED
+    assert len(rows) == len(ids)
     whole = bytearray(base.read_bytes())
     whole[begun.place : begun.place + begun.target_bytes] = blob(donor)
     image = tmp_path / "with-the-new-blob.colibri"
     image.write_bytes(whole)
     where = begun.place, int(update["crc32"])
-    old = twin_rows(image, where, ids, TRACED)
-    switch = next(index for index, row in enumerate(rows) if row != old[index])
-    print(f"switched before token {switch} of {TRACED}")
-    assert 0 < switch < TRACED - 1
-    assert twin_rows(image, where, ids, switch) == rows
+    old = twin_rows(image, where, ids)
+    switch = next(index for index, (row, before) in enumerate(zip(rows, old, strict=True)) if row != before)
+    print(f"switched before token {switch} of {len(ids)}")
+    assert switch > 0
+    assert list(twin_rows(image, where, ids, switch)) == rows
