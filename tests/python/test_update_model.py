@@ -18,10 +18,11 @@ from colibri_sdk.link.messages import Reader
 from colibri_sdk.status import Status
 from colibri_sdk.update import report
 from colibri_sdk.update.calls import UpdateCalls
+from colibri_sdk.update.expert import expert_content, update_expert
 from colibri_sdk.update.messages import UpdateStatus
 from colibri_sdk.update.model import ModelUpdate, update_model, withdraw
 from update_board import CONFIRMED, INVALID, ON_TRIAL, TRIES_USED, WITHDRAWN, Board
-from update_images import blob, front_pages_to_send
+from update_images import EXPERT, LAYER, blob, front_pages_to_send
 
 PAGE = 4096
 RIGHT = "aa" * 32
@@ -240,6 +241,16 @@ def test_another_trial_comes_first(board: Board, images: dict[str, Path]) -> Non
     assert (board.running, board.trial) == (1, 0)
     assert withdraw(board) is False  # type: ignore[arg-type]
     assert update(board, images["expert"]).confirmed
+
+
+def test_a_trial_with_a_replaced_expert_is_another_model(board: Board, images: dict[str, Path]) -> None:
+    """Its probe may not need the expert: it was confirmed as what the file holds."""
+    update(board, images["new"], confirm=False)
+    with expert_content(images["expert"], LAYER, EXPERT) as content:
+        update_expert(board, content, LAYER, EXPERT, progress=Silent())  # type: ignore[arg-type]
+    with pytest.raises(DeviceError, match=f"slot B: {image_id(images['new'])}, of whose experts 1 were replaced"):
+        update(board, images["new"])
+    assert (board.running, board.active, board.trial) == (2, 1, 2)
 
 
 def test_a_withdrawn_model_that_still_runs_is_left_first(board: Board, images: dict[str, Path]) -> None:

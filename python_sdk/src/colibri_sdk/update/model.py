@@ -94,7 +94,8 @@ def update_model(
         if same and not status.trial and status.running == status.active:
             return ModelUpdate(image_id, image_bytes, slot_name(status.active), confirmed=True, unchanged=True)
         traffic, start = Traffic(), time.monotonic()
-        if status.trial and status.image_ids[status.trial - 1] == image_id:
+        as_packed = status.trial != status.running or not status.updates
+        if status.trial and as_packed and status.image_ids[status.trial - 1] == image_id:
             log(f"{path.name} is on the device already, on trial")
         else:
             _return_to_active(device, status)
@@ -249,6 +250,8 @@ def _return_to_active(device: Device, status: UpdateStatus) -> None:
     """The slot that is to be written must not be the one that runs, nor hold another model on trial."""
     if status.trial:
         other = status.image_ids[status.trial - 1]
+        if status.trial == status.running and status.updates:
+            other += f", of whose experts {status.updates} were replaced"
         raise DeviceError(
             f"another model is on trial in slot {slot_name(status.trial)}: {other}",
             "Decide about it first: `colibri-sdk update confirm` or `colibri-sdk update rollback`.",
