@@ -78,6 +78,13 @@ def test_port_that_is_not_permitted_or_busy(tmp_path: Path, monkeypatch: pytest.
     assert denied.verdict == Verdict.WARN
     assert f"usermod -aG {path.group()}" in denied.advice
 
+    def unknown(number: int) -> object:
+        raise KeyError(number)
+
+    monkeypatch.setattr(ports.grp, "getgrgid", unknown)  # as in a container: the group is another machine's
+    nameless, *_ = doctor.check_ports([port], [])
+    assert f"usermod -aG {path.stat().st_gid}" in nameless.advice
+
 
 def test_user_outside_dialout_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.os, "geteuid", lambda: 1000)

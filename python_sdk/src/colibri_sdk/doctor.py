@@ -117,7 +117,7 @@ def check_ports(found: Iterable[ports.Port], groups: Iterable[int]) -> Iterator[
     for port in listed:
         path = Path(port.device)
         if not os.access(path, os.R_OK | os.W_OK):
-            advice = f"sudo usermod -aG {path.group()} $USER, then log out and in"
+            advice = f"sudo usermod -aG {ports.group_of(path)} $USER, then log out and in"
             yield Check(port.device, Verdict.WARN, f"{port}: not permitted", advice)
         elif busy := ports.holder(port.device):
             yield Check(

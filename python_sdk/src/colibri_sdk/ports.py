@@ -117,7 +117,8 @@ def holder(port: str) -> str:
     return ", ".join(f"{name} (process {pid})" for pid, name in _holders(port))
 
 
-def _group_of(path: Path) -> str:
+def group_of(path: Path) -> str:
+    """The group that a file belongs to; its number where this machine has no name for it, as in containers."""
     gid = path.stat().st_gid
     try:
         return grp.getgrgid(gid).gr_name
@@ -140,7 +141,7 @@ def check_usable(port: str) -> None:
             f"{port} does not exist; serial ports now: {there}", "Check the cable, or name another --port."
         )
     if not os.access(path, os.R_OK | os.W_OK):
-        group = _group_of(path)
+        group = group_of(path)
         raise PortPermissionError(
             f"{port} is there, but you may not open it (it belongs to group {group})",
             f"Run: sudo usermod -aG {group} $USER, then log out and in. `colibri-sdk doctor` checks it.",

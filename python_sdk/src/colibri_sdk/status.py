@@ -110,6 +110,14 @@ _HINTS = {
 }
 
 
+def status_name(status: int) -> str:
+    """A status as people read it: "image checksum"."""
+    try:
+        return Status(status).name.removeprefix("E_").lower().replace("_", " ")
+    except ValueError:
+        return f"status {status}"
+
+
 def hint(status: int) -> str:
     """What to try when this status comes; empty for OK and for codes that this version does not know."""
     try:

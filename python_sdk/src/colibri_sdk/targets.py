@@ -201,17 +201,13 @@ def require_model(device: Device, where: str) -> None:
 
 def why_no_model(info: DeviceInfo, where: str) -> ColibriError | None:
     """The device's reason for having no model; None when it has one. `where` names the device."""
-    from colibri_sdk.status import Status, failure
+    from colibri_sdk.status import failure, status_name
 
     if info.state != "no model":
         return None
-    try:
-        reason = Status(info.status).name.removeprefix("E_").lower().replace("_", " ")
-    except ValueError:
-        reason = f"status {info.status}"
     return failure(
         info.status,
-        f"no model: {reason}",
+        f"no model: {status_name(info.status)}",
         subject=where,
         where=info.status_where,
         got=info.status_got,

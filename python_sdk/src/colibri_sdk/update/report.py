@@ -7,16 +7,8 @@ from typing import Any
 
 from colibri_sdk.figures import count
 from colibri_sdk.flash.volume import SLOT_NAMES, BootResult
-from colibri_sdk.status import Status, hint
+from colibri_sdk.status import hint, status_name
 from colibri_sdk.update.messages import UpdateKind, UpdateState, UpdateStatus
-
-
-def status_name(status: int) -> str:
-    """A Status as people read it: "image checksum"."""
-    try:
-        return Status(status).name.removeprefix("E_").lower().replace("_", " ")
-    except ValueError:
-        return f"status {status}"
 
 
 def last_result(status: UpdateStatus) -> str:
