@@ -17,6 +17,7 @@ from colibri_sdk import errors
 from colibri_sdk.cli import chat, main
 from colibri_sdk.cli.terminated import Terminated
 from colibri_sdk.image.layout import MAGIC
+from colibri_sdk.signing import new_key
 
 WAIT_SECONDS = 60.0
 
@@ -239,6 +240,20 @@ def test_a_key_is_built_into_emulated_boards_alone(tmp_path: Path, capsys: pytes
     line = ["run", "--model", str(tmp_path / "a.colibri"), "--public-key", str(key), "hello"]
     assert main.run(line) == errors.EXIT_USAGE
     assert f"{key} is no colibri public key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--memory", "--public-key"])
+def test_what_does_not_reach_a_cards_own_firmware_is_refused(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The emulated board boots what the card has: without a key, for example, where one was asked for."""
+    card = tmp_path / "card.img"
+    card.write_bytes(b"")
+    _, public, _ = new_key(tmp_path)
+    words = {"--memory": "64M", "--public-key": str(public)}
+    line = ["emulate", "--board", "rpi3", "--card", str(card), option, words[option]]
+    assert main.run(line) == errors.EXIT_USAGE
+    assert "rpi3 boots the firmware on its card" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("words", "wanted"), [([], {}), (["--timeout", "2.5"], {"timeout": 2.5})])

@@ -53,6 +53,11 @@ class Flash:
     required_boot_files: tuple[str, ...] = ()
     config_txt: str = ""
 
+    @property
+    def boots(self) -> bool:
+        """Does the card hold the firmware, too? Such a board boots what its card has."""
+        return self.method == "sd-card"
+
 
 @dataclass(frozen=True)
 class EmulatorSettings:

@@ -45,6 +45,12 @@ def command(
     if (model is None) == (card is None):
         raise UsageError("emulate needs --model or --card", "Give one of the two.")
     board = options.chosen_board(board_name, memory=memory, public_key=public_key)
+    if card is not None and board.flash.boots and (memory is not None or public_key is not None):
+        # Without the key that was asked for it would take whatever it is sent.
+        raise UsageError(
+            f"{board.name} boots the firmware on its card, which --memory and --public-key do not change",
+            "Write the card with `colibri-sdk flash --public-key`, or have one written here, with --model.",
+        )
 
     def ready(port: str) -> None:
         if as_json:

@@ -92,7 +92,7 @@ def machine_arguments(board: Board, program: Path, storage: Path | None, cpu: st
 def _program(board: Board, firmware: Firmware | None, storage: Path | None, directory: Path) -> Path:
     """What the machine boots: from the card when the board does so, else the firmware."""
     name = board.flash.firmware_file
-    if storage is not None and board.flash.method == "sd-card":
+    if storage is not None and board.flash.boots:
         from colibri_sdk.flash.card import read_boot_file
 
         program = directory / name

@@ -86,7 +86,7 @@ def make_card(
         file.seek(start)
         with model.open("rb") as source:
             shutil.copyfileobj(source, file, MIB)
-    if board.flash.method == "sd-card":
+    if board.flash.boots:
         _make_boot_partition(board, firmware, to, partitions[0], boot_files)
 
 
@@ -96,7 +96,7 @@ def plan(board: Board, model_bytes: int, slots: int) -> list[Partition]:
         raise UsageError(f"a card has 1 or {volume.SLOTS} slots, not {slots}", "With 2 a new model can be tried.")
     partitions = []
     start = MIB
-    if board.flash.method == "sd-card":
+    if board.flash.boots:
         partitions.append(Partition(FAT32_LBA, start, BOOT_BYTES, bootable=True))
         start += BOOT_BYTES
     content = model_bytes if slots == 1 else volume.plan(model_bytes).bytes
