@@ -29,7 +29,8 @@ def make_images(directory: Path, spare: int) -> list[Path]:
     for seed in (1, 2):
         source = checkpoints.write(directory / str(seed), SETTINGS, checkpoints.tensors(SETTINGS, seed=seed))
         made.append(directory / f"{seed}.colibri")
-        pack(source, made[-1], quant=PLAN, spare=spare)
+        report = pack(source, made[-1], quant=PLAN, spare=spare)
+        assert any("--spare 2 prevents that" in note for note in report.notes) == (spare == 1)
     return made
 
 

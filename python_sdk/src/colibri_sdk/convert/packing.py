@@ -87,7 +87,8 @@ def pack(
     notes = _notes(options)
     show = progress or Silent()
     if calibrate is None:
-        return replace(write_image(source, out, options, show), notes=notes)
+        done = write_image(source, out, options, show)
+        return replace(done, notes=notes + _spare_notes(out))
     material = calibration.read(calibrate)
     with _bench(source, out, options, material, log or (lambda _: None)) as bench:
         options = bench.calibrated(description)
@@ -95,7 +96,7 @@ def pack(
             done = bench.certified(out, options, show)
         else:
             done = _within_budget(bench, out, options, budget, description, show)
-    return replace(done, notes=notes)
+    return replace(done, notes=notes + _spare_notes(out))
 
 
 def _notes(options: Options) -> tuple[str, ...]:
@@ -104,6 +105,20 @@ def _notes(options: Options) -> tuple[str, ...]:
     return (
         "experts are chosen by hashing token ids: right only for a model that was trained so; "
         "a router that the checkpoint has is left out",
+    )
+
+
+def _spare_notes(image: Path) -> tuple[str, ...]:
+    """Better said now than by a device in the field."""
+    from colibri_sdk.image.reader import ImageFile
+
+    with ImageFile(image) as file:
+        lengths, spare = len(set(file.experts["bytes"].tolist())), file.spare_places[0]
+    if not 0 < spare < lengths:
+        return ()
+    return (
+        f"experts have {lengths} lengths, with {spare} spare place{'s' if spare > 1 else ''}: a short expert that is "
+        f"replaced in the field can keep a longer one from being replaced; --spare {lengths} prevents that",
     )
 
 
