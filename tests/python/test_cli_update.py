@@ -101,7 +101,8 @@ def test_a_signed_update_travels_as_a_file(
     file = tmp_path / "expert.update"
     line = ("sign", images["expert"], "--base", images["old"], *PLACE, "--key", private, "-o", file)
     out, _ = run(capsys, *line, "--generation", "3", "--counter", "5", "--board", "rpi3")
-    assert out == f"{file}: expert {LAYER}/{EXPERT} for old.colibri, signed\n"
+    terms = f"signed by key {public.key_id.hex()}, counter 5, for board rpi3"
+    assert out == f"{file}: expert {LAYER}/{EXPERT} for old.colibri, generation 3, {terms}\n"
     assert json.loads(run(capsys, "expert", file, "--json")[0])["generation"] == 3
     record = np.frombuffer(board.begun, UPDATE)[0]
     check_update(record, public, counter=5, board="rpi3")
@@ -109,6 +110,49 @@ def test_a_signed_update_travels_as_a_file(
         check_update(record, public, board="host")
     assert bytes(record["image_id"]).hex() == board.info().image_id
     assert board.begun == file.read_bytes()[256:512]
+
+
+def test_a_signed_update_says_what_it_is_and_is_verified(
+    board: Board, images: dict[str, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    """Without a device: who is handed one could not see whom it is for, nor whether it is right."""
+    private, public, key = new_key(tmp_path / "keys")
+    file = tmp_path / "expert.update"
+    line = ("sign", images["expert"], "--base", images["old"], *PLACE, "-o", file, "--json")
+    made = json.loads(run(capsys, *line, "--key", private, "--generation", "3", "--counter", "5", "--board", "rpi3")[0])
+    assert made == {
+        "update": str(file),
+        "layer": LAYER,
+        "expert": EXPERT,
+        "generation": 3,
+        "image_id": board.info().image_id,
+        "counter": 5,
+        "board": "rpi3",
+        "key_id": key.key_id.hex(),
+        "signed": True,
+    }
+
+    def verify(*options: object, code: int = 0) -> tuple[str, str]:
+        assert main.run(["keys", "verify", str(file), *map(str, options)]) == code
+        return capsys.readouterr()
+
+    assert json.loads(verify("-k", public, "--json")[0]) == made
+    said, _ = verify("-k", public, "--board", "rpi3", "--counter", "5")
+    terms = f"signed by key {key.key_id.hex()}, counter 5, for board rpi3"
+    assert said == f"{file} is right: expert {LAYER}/{EXPERT} for image {made['image_id']}, generation 3, {terms}\n"
+    assert "for board rpi3, not for host" in verify("-k", public, "--board", "host", code=errors.EXIT_IMAGE)[1]
+    assert "counter 5, below 6" in verify("-k", public, "--counter", "6", code=errors.EXIT_DEVICE)[1]
+    other = new_key(tmp_path / "others")[1]
+    assert "update sign" in verify("-k", other, code=errors.EXIT_DEVICE)[1]
+    whole = file.read_bytes()
+    file.write_bytes(whole[:400] + bytes([whole[400] ^ 1]) + whole[401:])  # of what was signed
+    assert "has a signature that is not this key's" in verify("-k", public, code=errors.EXIT_DEVICE)[1]
+    file.write_bytes(whole[:-1])
+    assert "is damaged" in verify("-k", public, code=errors.EXIT_IMAGE)[1]
+    assert "is damaged" in run(capsys, "expert", file, code=errors.EXIT_IMAGE)[1]
+    unsigned = json.loads(run(capsys, *line)[0])
+    assert (unsigned["key_id"], unsigned["signed"]) == ("", False)
+    assert "is not signed" in verify("-k", public, code=errors.EXIT_DEVICE)[1]
 
 
 def test_a_signed_update_fits_its_place_or_is_refused(

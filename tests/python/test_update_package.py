@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from colibri_sdk.errors import UsageError
+from colibri_sdk.errors import ImageError, UsageError
 from colibri_sdk.update.content import Content
 from colibri_sdk.update.expert import describe_update
 from colibri_sdk.update.package import is_package, open_package, write_package
@@ -55,7 +55,7 @@ def test_round_trip(file: Path) -> None:
 )
 def test_damage_is_found(file: Path, change: object, words: str) -> None:
     file.write_bytes(change(file.read_bytes()))  # type: ignore[operator]
-    with pytest.raises(UsageError, match=words), open_package(file):
+    with pytest.raises(ImageError, match=words), open_package(file):
         pass
 
 

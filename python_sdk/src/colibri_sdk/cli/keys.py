@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""colibri-sdk keys: make keys, sign images, verify them."""
+"""colibri-sdk keys: make keys, sign images, verify images and updates."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from colibri_sdk.cli import output
 
 if TYPE_CHECKING:
     from colibri_sdk.image.signature import Signature
+    from colibri_sdk.signing import PublicKey
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -68,7 +69,7 @@ def sign(image: Path, key: Path, counter: int, board: str, as_json: bool) -> Non
     private = PrivateKey.load(key)
     with ImageFile(image) as unchanged:
         before = unchanged.signature
-    _show(image, sign_image(image, private, counter=counter, board=board), as_json, "signed")
+    _show(image, sign_image(image, private, counter=counter, board=board), as_json, "")
     if before.signed and before.counter > counter:
         output.note(
             f"It had counter {before.counter}, and boards that have confirmed that refuse {counter}: unless this is "
@@ -83,15 +84,42 @@ def sign(image: Path, key: Path, counter: int, board: str, as_json: bool) -> Non
 @click.option("--board", "-b", default="", help="Refuse what is for another board. Default: whatever it is for.")
 @output.json_option
 def verify(image: Path, public_key: Path, counter: int, board: str, as_json: bool) -> None:
-    """Check that IMAGE is what the key's owner signed, to the last expert. Exit code 8 when it is not signed by that
-    key, 7 when it is damaged or for another board."""
+    """Check that IMAGE is what the key's owner signed, to the last expert. It may be an update that `update sign` made,
+    too. Exit code 8 when it is not signed by that key, 7 when it is damaged or for another board."""
     from colibri_sdk.boards import load_board
     from colibri_sdk.signing import PublicKey, verify_image
+    from colibri_sdk.update.package import is_package
 
     if board:
         load_board(board)
-    found = verify_image(image, PublicKey.load(public_key), counter=counter, board=board)
-    _show(image, found, as_json, "right: signed")
+    key = PublicKey.load(public_key)
+    if is_package(image):
+        _verify_update(image, key, counter, board, as_json)
+    else:
+        _show(image, verify_image(image, key, counter=counter, board=board), as_json, "right: ")
+
+
+def _verify_update(path: Path, key: PublicKey, counter: int, board: str, as_json: bool) -> None:
+    from colibri_sdk.errors import DeviceError
+    from colibri_sdk.signing import check_update
+    from colibri_sdk.status import Status
+    from colibri_sdk.update.package import open_package
+
+    with open_package(path) as package:  # whose blob is the one that it states
+        try:
+            check_update(package.record, key, counter=counter, board=board, subject=path.name)
+        except DeviceError as error:
+            if error.status == Status.E_SIGNATURE:  # the usual advice is about images
+                error.hint = "Make it anew with `colibri-sdk update sign` and the key that belongs to the public key."
+            raise
+        fields = package.fields()
+    if as_json:
+        output.emit_json({"update": path, **fields})
+        return
+    click.echo(
+        f"{path} is right: expert {fields['layer']}/{fields['expert']} for image {fields['image_id']}, generation "
+        f"{fields['generation']}, {signed_by(fields['key_id'], fields['counter'], fields['board'])}"
+    )
 
 
 def _show(image: Path, found: Signature, as_json: bool, word: str) -> None:
@@ -99,5 +127,9 @@ def _show(image: Path, found: Signature, as_json: bool, word: str) -> None:
     if as_json:
         output.emit_json({**fields, "board": found.board, "signed": True})
         return
-    board = f"board {found.board}" if found.board else "any board"
-    click.echo(f"{image} is {word} by key {found.key_id.hex()}, counter {found.counter}, for {board}")
+    click.echo(f"{image} is {word}{signed_by(found.key_id.hex(), found.counter, found.board)}")
+
+
+def signed_by(key_id: str, counter: int, board: str) -> str:
+    """The terms of a signature, in words."""
+    return f"signed by key {key_id}, counter {counter}, for {f'board {board}' if board else 'any board'}"

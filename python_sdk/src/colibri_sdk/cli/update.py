@@ -311,11 +311,12 @@ def sign_command(
     import numpy as np
 
     from colibri_sdk.boards import load_board
+    from colibri_sdk.cli.keys import signed_by
     from colibri_sdk.image.layout import UPDATE
     from colibri_sdk.image.reader import ImageFile
     from colibri_sdk.signing import PrivateKey, sign_update
     from colibri_sdk.update.expert import check_relation, describe_update, expert_content
-    from colibri_sdk.update.package import write_package
+    from colibri_sdk.update.package import Package, write_package
 
     at, which = _place(layer, expert)
     if board_name:
@@ -346,10 +347,12 @@ def sign_command(
         )
         update = sign_update(np.frombuffer(update, UPDATE)[0], private) if private else update
         write_package(path, update, content)
+        fields = Package(update, content).fields()
     if as_json:
-        output.emit_json({"update": path, "layer": at, "expert": which, "signed": private is not None})
-    else:
-        click.echo(f"{path}: expert {at}/{which} for {base.name}, {'signed' if private else 'not signed'}")
+        output.emit_json({"update": path, **fields})
+        return
+    how = signed_by(fields["key_id"], fields["counter"], fields["board"]) if private else "not signed"
+    click.echo(f"{path}: expert {at}/{which} for {base.name}, generation {fields['generation']}, {how}")
 
 
 def _show_expert(done: ExpertUpdate) -> None:

@@ -15,8 +15,9 @@ _MARK = slice(510, 512)  # of a partition table
 PACKAGE_MAGIC = b"COLIPKG\x1a"  # update/package.py
 VOLUME_MAGIC = b"COLIVOL\x1a"  # flash/volume.py
 _CARD = "Name the image that was written to it; `colibri-sdk update … --card` takes a card."
+_SEND = "Send it with `colibri-sdk update expert`; `colibri-sdk keys verify` says what it is."
 _OTHERS = (
-    (PACKAGE_MAGIC, "an update of one expert", "Send it with `colibri-sdk update expert`."),
+    (PACKAGE_MAGIC, "an update of one expert", _SEND),
     (VOLUME_MAGIC, "the content of a card's model partition", _CARD),
     (b"GGUF", "a GGUF file", "Let its name end in .gguf, or pack it: `colibri-sdk pack`."),
     (b"PK\x03\x04", "a ZIP archive, as traces are", "A trace is for `colibri-sdk plan IMAGE --profile`."),

@@ -18,10 +18,11 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from colibri_sdk.errors import UsageError
+from colibri_sdk.errors import ImageError
 from colibri_sdk.flash.contents import Signed
 from colibri_sdk.image.kinds import PACKAGE_MAGIC
 from colibri_sdk.image.layout import UPDATE
@@ -42,19 +43,37 @@ class Package:
     content: Content
 
     @property
+    def record(self) -> Any:
+        """`update` as an UPDATE record."""
+        return np.frombuffer(self.update, UPDATE)[0]
+
+    @property
     def layer(self) -> int:
-        return int(np.frombuffer(self.update, UPDATE)[0]["layer"])
+        return int(self.record["layer"])
 
     @property
     def expert(self) -> int:
-        return int(np.frombuffer(self.update, UPDATE)[0]["expert"])
+        return int(self.record["expert"])
 
     @property
     def signed(self) -> Signed | None:
         """None: it is unsigned."""
-        record = np.frombuffer(self.update, UPDATE)[0]
-        key_id = bytes(record["key_id"])
-        return Signed(key_id, int(record["counter"])) if any(key_id) else None
+        key_id = bytes(self.record["key_id"])
+        return Signed(key_id, int(self.record["counter"])) if any(key_id) else None
+
+    def fields(self) -> dict[str, Any]:
+        """What it is and for whom: `image_id` is that of the base image, `board` is empty for any."""
+        signed, record = self.signed, self.record
+        return {
+            "layer": self.layer,
+            "expert": self.expert,
+            "generation": int(record["generation"]),
+            "image_id": bytes(record["image_id"]).hex(),
+            "counter": int(record["counter"]),
+            "board": record["board"].item().decode("utf-8", "replace"),
+            "key_id": signed.key_id.hex() if signed else "",
+            "signed": signed is not None,
+        }
 
 
 def is_package(path: Path) -> bool:
@@ -73,14 +92,14 @@ def write_package(path: Path, update: bytes, content: Content) -> None:
 
 @contextlib.contextmanager
 def open_package(path: Path) -> Iterator[Package]:
-    """UsageError when it is damaged or of another version: its blob must have the length and digest that it states."""
+    """ImageError when it is damaged or of another version: its blob must have the length and digest that it states."""
     size = path.stat().st_size
     if size <= _BLOB_AT:
         raise _damaged(path, "it is too short")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         (version,) = struct.unpack_from("<I", data, len(MAGIC))
         if data[: len(MAGIC)] != MAGIC or version != VERSION:
-            raise UsageError(
+            raise ImageError(
                 f"{path} is no update of version {VERSION}", "Make one with `colibri-sdk update sign` of this version."
             )
         update = data[_HEAD_BYTES:_BLOB_AT]
@@ -93,5 +112,5 @@ def open_package(path: Path) -> Iterator[Package]:
         yield Package(update, content)
 
 
-def _damaged(path: Path, why: str) -> UsageError:
-    return UsageError(f"{path} is damaged: {why}", "Copy the file again.")
+def _damaged(path: Path, why: str) -> ImageError:
+    return ImageError(f"{path} is damaged: {why}", "Copy the file again.")
