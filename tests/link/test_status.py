@@ -74,7 +74,25 @@ def test_families() -> None:
         of_image = status.name.startswith("E_IMAGE") or status is Status.E_OTHER_BOARD
         assert type(error) is (ImageError if of_image else DeviceError)
         assert (error.status, error.where, error.got, error.wanted) == (status, "place", 1, 2)
-        assert str(error).startswith("subject: sentence (place: 1, wanted 2)\n")
+        numbers = "1 bytes, of 2 that may be used" if status is Status.E_MODEL_TOO_LARGE else "1, wanted 2"
+        assert str(error).startswith(f"subject: sentence (place: {numbers})\n")
+
+
+@pytest.mark.parametrize(
+    ("status", "where", "words"),
+    [
+        (Status.E_SIGNATURE, "unsigned", "(unsigned)"),
+        (Status.E_OTHER_BOARD, "rpi3", "(rpi3)"),
+        (Status.E_UPDATE_BASE, "image", "(image)"),
+        (Status.E_UPDATE_STATE, "trial", "(trial)"),
+        (Status.E_COUNTER, "counter", "(counter: 0, wanted 1)"),
+        (Status.E_STORAGE_EMPTY, "model partition", "(model partition: 0, wanted 1)"),
+    ],
+)
+def test_a_no_and_a_yes_are_not_shown_as_numbers(status: Status, where: str, words: str) -> None:
+    error = failure(status, "sentence", subject="subject", where=where, got=0, wanted=1)
+    assert error.message == f"subject: sentence {words}"
+    assert (error.got, error.wanted) == (0, 1)
 
 
 def test_symbols(fake_host: Path) -> None:

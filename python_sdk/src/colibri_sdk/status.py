@@ -88,7 +88,8 @@ _HINTS = {
     Status.E_BUFFER_SIZE: "Give a larger buffer.",
     Status.E_NO_PROMPT: "Give a prompt.",
     Status.E_NO_MODEL: "Write a model to the device with `colibri-sdk flash`.",
-    Status.E_MODEL_TOO_LARGE: "Use a smaller --quant or --context; `colibri-sdk plan --board` says what fits.",
+    Status.E_MODEL_TOO_LARGE: "Read experts from the card (--store block), keep fewer (--cache-slots), raise "
+    "--memory-limit, or pack with a smaller --quant or --context: `colibri-sdk plan --board` says what fits.",
     Status.E_STORAGE: "Check the card or disk: is it inserted, and does it work elsewhere?",
     Status.E_STORAGE_EMPTY: "Write a card with `colibri-sdk flash`.",
     Status.E_BUSY: "Finish, cancel or close the running request first.",
@@ -108,6 +109,9 @@ _HINTS = {
     Status.E_UPDATE_BASE: "Make the update for the image that the device runs: `colibri-sdk update status` names it.",
     Status.E_READ_ONLY: "Take off the card's write protection, or write it elsewhere with `colibri-sdk flash`.",
 }
+
+# With these `where` says it all: got is no, wanted yes.
+_YES_OR_NO = {Status.E_SIGNATURE, Status.E_OTHER_BOARD, Status.E_UPDATE_BASE, Status.E_UPDATE_STATE}
 
 
 def status_name(status: int) -> str:
@@ -134,7 +138,15 @@ def failure(status: int, sentence: str, *, subject: str, where: str, got: int, w
     """
     message = f"{subject}: {sentence}"
     if where:
-        message += f" ({where}: {got}, wanted {wanted})"
+        message += f" ({where}{_numbers(status, got, wanted)})"
     of_image = Status.E_IMAGE_UNSUPPORTED <= status <= Status.E_IMAGE_SIZE or status == Status.E_OTHER_BOARD
     kind = ImageError if of_image else DeviceError
     return kind(message, hint(status), status=status, where=where, got=got, wanted=wanted)
+
+
+def _numbers(status: int, got: int, wanted: int) -> str:
+    if status in _YES_OR_NO and (got, wanted) == (0, 1):
+        return ""
+    if status == Status.E_MODEL_TOO_LARGE:
+        return f": {got} bytes, of {wanted} that may be used"
+    return f": {got}, wanted {wanted}"

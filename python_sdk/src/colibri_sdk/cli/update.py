@@ -62,16 +62,15 @@ def open_target(card: Path | None, values: dict[str, Any]) -> Iterator[Target]:
         yield target
 
 
-def terms_options(function: F) -> F:
-    """--key, --counter, --any-board: see `_signer`."""
+def terms_options(others: str) -> Callable[[F], F]:
+    """--key, --counter, --any-board: see `_signer`. `others`: images beside NEW whose counter is signed with."""
     counter = click.option(
         "--counter",
         type=click.IntRange(0, 2**64 - 1),
-        help="Security counter to sign with. Default: that of NEW, else of --base or an emulated board's --model, if "
-        "--key signed it; else 0.",
+        help=f"Security counter to sign with. Default: that of NEW, else of {others}, if --key signed it; else 0.",
     )
     any_board = click.option("--any-board", is_flag=True, help="Sign for every board, not only for the device's kind.")
-    return options.signing_key_option(counter(any_board(function)))
+    return lambda function: options.signing_key_option(counter(any_board(function)))
 
 
 force_option = click.option(
@@ -141,7 +140,7 @@ def command() -> None:
 @command.command("expert")
 @click.argument("new", type=click.Path(exists=True, path_type=Path))
 @place_options
-@terms_options
+@terms_options("--base or an emulated board's --model")
 @click.option(
     "--base",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -375,7 +374,7 @@ def _show_expert(done: ExpertUpdate) -> None:
     help="Starts of an unconfirmed model before the device returns to the old one by itself. Default: 3.",
 )
 @click.option("--no-confirm", is_flag=True, help="Leave the new model on trial.")
-@terms_options
+@terms_options("an emulated board's --model")
 @force_option
 @target_options
 @output.json_option
@@ -478,13 +477,15 @@ def status_command(experts: bool, card: Path | None, as_json: bool, **values: An
         listed = calls.directory() if experts and status.updates else []
     replaced = [entry for entry in listed if entry.generation]
     missing = why_no_model(info, info.board)
+    # A card was started by this machine's firmware, which says nothing of the firmware of the board that gets it.
+    has_key = info.has_key if card is None or values["public_key"] is not None else None
     if as_json:
         no_model = None if missing is None else missing.message
         places = [{name: getattr(one, name) for name in ("layer", "expert", "generation")} for one in replaced]
-        found = {**report.as_json(status), "has_key": info.has_key, "no_model": no_model}
+        found = {**report.as_json(status), "has_key": has_key, "no_model": no_model}
         output.emit_json({**found, **({"replaced": places} if experts else {})})
         return
-    rows = [*report.rows(status, starts=missing is None), ["takes", report.takes(info.has_key)]]
+    rows = [*report.rows(status, starts=missing is None), ["takes", report.takes(has_key)]]
     rows += [[f"expert {one.layer}/{one.expert}", f"generation {one.generation}"] for one in replaced]
     output.table(["", ""], rows)
     if missing is not None:
@@ -493,16 +494,33 @@ def status_command(experts: bool, card: Path | None, as_json: bool, **values: An
         output.note(line)
 
 
+# Why a device confirms nothing, by what it names.
+_NOT_TO_CONFIRM = {
+    "trial": ("no model is on trial", "`colibri-sdk update status` says what runs, and what became of the last trial."),
+    "running": (
+        "the model on trial does not run",
+        "Run its `update model` again, which starts it, or `update rollback`.",
+    ),
+}
+
+
 @command.command("confirm")
 @target_options
 @output.json_option
 def confirm_command(card: Path | None, as_json: bool, **values: Any) -> None:
     """Keep the model that runs on trial; from now on it is the one that starts."""
+    from colibri_sdk.errors import DeviceError
+    from colibri_sdk.status import Status
     from colibri_sdk.update.calls import UpdateCalls
     from colibri_sdk.update.model import slot_name
 
     with open_target(card, values) as target:
-        done = UpdateCalls(target.device).confirm()
+        try:
+            done = UpdateCalls(target.device).confirm()
+        except DeviceError as error:
+            if error.status == Status.E_UPDATE_STATE and error.where in _NOT_TO_CONFIRM:
+                error.message, error.hint = _NOT_TO_CONFIRM[error.where]
+            raise
     if as_json:
         output.emit_json({"active": slot_name(done.active), "security_counter": done.counter})
     else:

@@ -70,8 +70,10 @@ def rows(status: UpdateStatus, *, starts: bool = True) -> list[list[str]]:
     return found
 
 
-def takes(has_key: bool) -> str:
-    """What a device runs and lets replace its model, by whether its firmware has a public key."""
+def takes(has_key: bool | None) -> str:
+    """What a device runs and lets replace its model, by whether its firmware has a public key; None: of a card."""
+    if has_key is None:
+        return "what the firmware of its board takes, which this machine does not see"
     return "only what its key's owner signed" if has_key else "whatever it is sent: its firmware has no public key"
 
 
