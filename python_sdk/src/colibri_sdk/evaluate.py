@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from colibri_sdk.errors import UsageError
+from colibri_sdk.json_lines import json_lines, read_text, require_characters
+
+_HINT = 'Each line is to be {"prompt": TEXT, "answer": TEXT}.'
 
 
 @dataclass(frozen=True)
@@ -53,26 +56,17 @@ class Score:
 
 def read_examples(path: Path, limit: int = 0) -> list[Example]:
     """The examples of a JSON Lines file with the fields `prompt` and `answer`; the first `limit`, or all if it is 0."""
-    examples: list[Example] = []
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if limit and len(examples) == limit:
-                break
-            if line.strip():
-                examples.append(_example(line, f"{path}, line {number}"))
+    lines = json_lines(read_text(path)[1], path, _HINT)
+    examples = [_example(row, where) for where, row in islice(lines, limit or None)]
     if not examples:
-        raise UsageError(f"{path} has no examples", 'Each line is to be {"prompt": TEXT, "answer": TEXT}.')
+        raise UsageError(f"{path} has no examples", _HINT)
     return examples
 
 
-def _example(line: str, where: str) -> Example:
-    hint = 'Each line is to be {"prompt": TEXT, "answer": TEXT}.'
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{where}: not JSON ({error.msg} at column {error.colno})", hint) from error
+def _example(row: Any, where: str) -> Example:
     if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("prompt", "answer")):
-        raise UsageError(f"{where}: no text named prompt and answer", hint)
+        raise UsageError(f"{where}: no text named prompt and answer", _HINT)
+    require_characters(where, (row["prompt"], row["answer"]))
     return Example(row["prompt"], row["answer"])
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @options.quant_option
 @options.store_options
 @click.option("--limit", type=click.IntRange(0), default=0, help="Only the first so many; 0: all.")
-@click.option("--max-tokens", type=click.IntRange(0), default=0, help="Longest answer; 0: what fits.")
+@click.option("--max-tokens", type=options.COUNT, default=0, help="Longest answer; 0: what fits.")
 @click.option("--misses", is_flag=True, help="Show the wrong answers.")
 @output.json_option
 def command(

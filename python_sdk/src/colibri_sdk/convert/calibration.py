@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from colibri_sdk.errors import UsageError
+from colibri_sdk.json_lines import json_lines, read_text, require_characters
 
 if TYPE_CHECKING:
     from colibri_sdk.engine import Engine
@@ -44,28 +44,16 @@ class Material:
 
 def read(path: Path) -> Material:
     """Reads `path`: JSON Lines where its name ends in .jsonl, else UTF-8 text. Raises UsageError."""
-    try:
-        data = path.read_bytes()
-        text = data.decode("utf-8")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}", "Name a file with text.") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8: byte {error.start}", "Name a file with text.") from error
+    data, text = read_text(path)
+    rows: tuple[Mapping[str, Any], ...] = ({"text": text},) if text.strip() else ()
     if path.suffix == ".jsonl":
-        lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-        rows = tuple(_row(line, f"{path}, line {number}") for number, line in lines)
-    else:
-        rows = ({"text": text},) if text.strip() else ()
+        rows = tuple(_row(value, where) for where, value in json_lines(text, path, _HINT))
     if not rows:
         raise UsageError(f"{path} has no text", _HINT if path.suffix == ".jsonl" else "Name a file with text.")
     return Material(path, hashlib.sha256(data).hexdigest(), rows)
 
 
-def _row(line: str, where: str) -> Mapping[str, Any]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where}: not JSON ({error})", _HINT) from error
+def _row(row: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(row, dict):
         raise UsageError(f"{where}: no JSON object", _HINT)
     if isinstance(row.get("ids"), list):
@@ -75,10 +63,7 @@ def _row(line: str, where: str) -> Mapping[str, Any]:
     texts = {key: row[key] for key in ("prompt", "answer", "text") if isinstance(row.get(key), str)}
     if "text" not in texts and "prompt" not in texts:
         raise UsageError(f"{where}: neither text, prompt nor ids", _HINT)
-    if any("\ud800" <= character <= "\udfff" for text in texts.values() for character in text):
-        raise UsageError(
-            f"{where}: half of a surrogate pair, which is no character", "Write both halves: \\ud83d\\ude00."
-        )
+    require_characters(where, texts.values())
     return texts
 
 
