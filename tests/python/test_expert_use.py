@@ -231,5 +231,5 @@ def test_leaving_cancels_the_answer() -> None:
 
 
 def test_error_of_an_answer_reaches_the_watcher() -> None:
-    with pytest.raises(DeviceError, match="layer 3 expert 17"):
-        list(watch(cast(Device, _FakeDevice()), ["one fail"], every_seconds=0.001))
+    with pytest.raises(DeviceError, match=r"^prompt 2 of 3: layer 3 expert 17"):
+        list(watch(cast(Device, _FakeDevice()), ["one", "one fail", "one"], every_seconds=0.001))

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from colibri_sdk.engine import Engine, Library, Route
-from colibri_sdk.errors import UsageError
+from colibri_sdk.errors import ColibriError, UsageError
 from colibri_sdk.profiling.prompts import read_prompts
 from colibri_sdk.profiling.record import record, steps_of
 from colibri_sdk.profiling.trace import RoutingTrace, load, save
@@ -80,6 +80,15 @@ def test_dense_model_has_nothing_to_record(tiny: Callable[[str, str], Path], hos
 def test_no_prompts_are_refused(hummingbird: Callable[[str], Path], host_library: Path) -> None:
     with pytest.raises(UsageError, match="no prompts to record"):
         record(hummingbird("q8"), [], library=Library.load(host_library))
+
+
+@pytest.mark.parametrize("prompt", ["pump " * 1000, (1, 99999999)], ids=["too long", "no token"])
+def test_a_prompt_that_cannot_be_answered_is_named(
+    hummingbird: Callable[[str], Path], host_library: Path, prompt: str | tuple[int, ...]
+) -> None:
+    """Of a file of hundreds it was said only that one of them is wrong."""
+    with pytest.raises(ColibriError, match=r"^prompt 2 of 3: "):
+        record(hummingbird("q8"), [(1, 2), prompt, (1, 3)], max_tokens=1, library=Library.load(host_library))
 
 
 # ----------------------------------------------------------------------------------------------------------- files
@@ -210,8 +219,8 @@ def test_prompts_are_lines_or_json(tmp_path: Path) -> None:
     [
         ("p.txt", "\n \n", "has no text"),
         ("p.jsonl", "\n", "has no text"),
-        ("p.jsonl", '{"text": "a"}', "neither a prompt nor ids"),
-        ("p.jsonl", '{"ids": []}', "neither a prompt nor ids"),
+        ("p.jsonl", '{"text": "a"}', "prompt 1 is neither a text nor ids"),
+        ("p.jsonl", '{"ids": []}', "prompt 1 is neither a text nor ids"),
         ("p.jsonl", "{", "line 1: not JSON"),
     ],
 )

@@ -13,7 +13,7 @@ from colibri_sdk.engine import Engine, Library, Route, Token
 from colibri_sdk.errors import UsageError
 from colibri_sdk.image.layout import SectionKind
 from colibri_sdk.image.reader import ImageFile
-from colibri_sdk.profiling.prompts import Prompt
+from colibri_sdk.profiling.prompts import Prompt, named
 from colibri_sdk.profiling.trace import RoutingTrace
 
 # (prompts done, prompts, a word about the last)
@@ -93,7 +93,6 @@ def record(
     steps = _Steps()
     prompt_first, prompt_tokens, answer_tokens = [0], [], []
     for number, prompt in enumerate(prompts):
-        ids = engine.prompt(prompt) if isinstance(prompt, str) else list(prompt)
         tokens_at: list[int] = []
         before = engine.stats().tokens
         engine.routing.clear()
@@ -101,7 +100,9 @@ def record(
         def on_token(_: Token, tokens_at: list[int] = tokens_at) -> None:
             tokens_at.append(len(engine.routing))
 
-        engine.generate(ids, max_tokens=max_tokens, on_token=on_token)
+        with named(number, len(prompts)):
+            ids = engine.prompt(prompt) if isinstance(prompt, str) else list(prompt)
+            engine.generate(ids, max_tokens=max_tokens, on_token=on_token)
         for step in steps_of(engine.routing, batch, tokens_at):
             steps.add(step)
         prompt_first.append(len(steps.layer))

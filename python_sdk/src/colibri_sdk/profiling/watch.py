@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from colibri_sdk.errors import ColibriError
-from colibri_sdk.profiling.prompts import Prompt
+from colibri_sdk.profiling.prompts import Prompt, named
 
 if TYPE_CHECKING:
     from colibri_sdk.device import Device, DeviceStats
@@ -56,7 +56,8 @@ def watch(
     """
     device.clear_stats()
     for number, prompt in enumerate(prompts):
-        generation = device.generate(prompt if isinstance(prompt, str) else list(prompt), max_tokens=max_tokens)
+        with named(number, len(prompts)):
+            generation = device.generate(prompt if isinstance(prompt, str) else list(prompt), max_tokens=max_tokens)
         answer = _Answer(generation)
         answer.start()
         try:
@@ -68,5 +69,6 @@ def watch(
                 generation.cancel()
             answer.join()
         if answer.error is not None:
-            raise answer.error
+            with named(number, len(prompts)):
+                raise answer.error
         yield Moment(device.stats(), number, prompt, answer.text, True)
