@@ -253,8 +253,13 @@ def test_profile_then_plan(copy: Path, capsys: pytest.CaptureFixture[str], point
     assert foretold == json.loads(json.dumps([point.as_json() for point in points]))
     assert Path("c.png").stat().st_size > 10_000
     assert run(arguments) == EXIT_OK
-    shown = capsys.readouterr().out
+    shown, said = capsys.readouterr()
     assert f"{100 * points[3].hit_rate:.2f} %" in shown and "as given" in shown
+    assert "--prefetch" not in said
+    assert run([*arguments[:4], "--prefetch", "--json"]) == EXIT_OK
+    guessed, said = capsys.readouterr()
+    assert [point["misses"] for point in json.loads(guessed)["profile"]] == [point["misses"] for point in foretold]
+    assert "Reads are foretold without --prefetch" in said
 
 
 def test_profile_pins_the_image_and_the_trace_follows_it(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:

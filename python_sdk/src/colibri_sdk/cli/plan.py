@@ -89,6 +89,8 @@ def command(
     rate = read_rate or board.emulator.storage_bytes_per_second or None
     if profile is not None:
         points = _points(packed, profile, rate, context=context, kv=kv)
+        if choice.prefetch:
+            output.note("Reads are foretold without --prefetch: what it changes depends on the card's speed.")
     result = plan_board(board, packed, context=context, kv=kv, choice=choice)
     if as_json:
         output.emit_json(_as_json(result) | ({"profile": [point.as_json() for point in points]} if points else {}))
