@@ -169,19 +169,20 @@ def test_reboot(device: Device) -> None:
     assert device.info().state == "ready"
 
 
-class CrashesWhenItIsUp:
-    """Sits on the line of a device that works, and plays one that crashes just after it has taken a session."""
+class Between:
+    """Sits on the line of a device that works, and passes frames on."""
 
     def __init__(self, device: socket.socket) -> None:
         self.host_end, self._host = socket.socketpair()
         self._device = device
-        self._crashing = self._crashed = False
-        self.rebooted = 0
         for ends in ((self._host, self._from_host), (device, self._from_device)):
             threading.Thread(target=self._relay, args=ends, daemon=True).start()
 
-    def crash_next_session(self) -> None:
-        self._crashing = True
+    def _from_host(self, frame: Frame) -> None:
+        self._device.sendall(encode(frame))
+
+    def _from_device(self, frame: Frame) -> None:
+        self._host.sendall(encode(frame))
 
     @staticmethod
     def _relay(source: socket.socket, take: Callable[[Frame], None]) -> None:
@@ -191,6 +192,18 @@ class CrashesWhenItIsUp:
                 for frame in deframer.feed(data):
                     assert isinstance(frame, Frame)
                     take(frame)
+
+
+class CrashesWhenItIsUp(Between):
+    """Plays a device that crashes just after it has taken a session."""
+
+    def __init__(self, device: socket.socket) -> None:
+        self._crashing = self._crashed = False
+        self.rebooted = 0
+        super().__init__(device)
+
+    def crash_next_session(self) -> None:
+        self._crashing = True
 
     @staticmethod
     def _report() -> bytes:
@@ -224,3 +237,25 @@ def test_a_crash_between_the_session_and_its_first_request(line: socket.socket) 
         device.reboot()
         assert crashing.rebooted >= 1  # again where the host has read a report late: it may be a new one
         assert device.generate("x", max_tokens=2, ignore_eos=True).result.generated_tokens == 2
+
+
+class LosesAnswers(Between):
+    """A line that swallows what the device says in a session, from a moment on and until the next session."""
+
+    losing = False
+
+    def _from_device(self, frame: Frame) -> None:
+        self.losing = self.losing and frame.kind not in (Kind.RST, Kind.SYN_ACK)
+        if not self.losing:
+            super()._from_device(frame)
+
+
+def test_a_restart_whose_answer_is_lost_is_a_restart(line: socket.socket) -> None:
+    """The device waits a second for the acknowledgement, then it restarts all the same."""
+    losing = LosesAnswers(line)
+    with Device.open(losing.host_end) as device:
+        assert device.generate("x", max_tokens=3).result.generated_tokens > 0
+        losing.losing = True
+        device.reboot()
+        assert not losing.losing
+        assert device.stats().tokens == 0

@@ -530,7 +530,11 @@ class Device:
             self._restart_crashed()
         else:
             session = self._ready()
-            session.ask(Type.REBOOT)
+            try:
+                session.ask(Type.REBOOT)
+            except LinkLostError:
+                if not session.ended_by_restart:  # else only its answer was lost
+                    raise
             session.wait_ended(self._timeout)
             self._connect()
         self.wait_for_model()

@@ -58,6 +58,7 @@ class Lost:
 
     reason: str
     status: int = 0
+    restarted: bool = False  # by a device that has just started
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ class Peer:
             self.state = State.CLOSED
             self._clear()
             reason = "the device has restarted" if frame.session == 0 else "the device has ended the session"
-            events.append(Lost(reason, status))
+            events.append(Lost(reason, status, restarted=frame.session == 0))
 
     def _take_syn_ack(self, frame: Frame, now: float, events: list[Event]) -> None:
         self.heard = now

@@ -71,6 +71,7 @@ class Session:
         self._abandoned: deque[Call] = deque()
         self._ended = threading.Event()  # no session is open
         self._ended_by: ColibriError | None = None  # why, where something said so
+        self.ended_by_restart = False  # of the device
         self._broken: ColibriError | None = None
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"link {transport.name}", daemon=True)
@@ -103,6 +104,7 @@ class Session:
             self._opened = queue.SimpleQueue()
             self._ended.clear()
             self._ended_by = None
+            self.ended_by_restart = False
             self._peer.open(time.monotonic())
         self._transport.wake()
         try:
@@ -301,6 +303,7 @@ class Session:
             self._note_noise(event.data)
 
     def _lose(self, event: Lost) -> None:
+        self.ended_by_restart = event.restarted
         if event.status:
             self._fail(
                 failure(event.status, event.reason, subject=self.name, where="", got=0, wanted=0)
