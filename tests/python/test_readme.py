@@ -110,7 +110,13 @@ def test_exit_codes_are_documented(repo_root: Path) -> None:
 
 
 # What of a page is about the JSON of a command: its line of the table, and its section where it has one.
-SECTIONS = {"pack": "### pack", "plan": "### plan", "profile": "### profile", "run": "### run and demo", "top": "### top"}
+SECTIONS = {
+    "pack": "### pack",
+    "plan": "### plan",
+    "profile": "### profile",
+    "run": "### run and demo",
+    "top": "### top",
+}
 LINES = [
     ["boards"],
     ["pack", "CHECKPOINT", "-o", "x.colibri"],
