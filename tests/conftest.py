@@ -14,6 +14,7 @@ public_key          file of the public half of fixed_key.KEY, for boards that tr
 firmware            firmware("rpi3") -> the board's firmware, built once
 emulated            emulated("rpi3", image) -> a Device on an emulated board that was just booted; all are ended
                     with the test, and a failing test's report shows what the board printed on its console
+tried               tried(cuts=12) -> the end of the run says how many of these were tried, summed over a test's cases
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import campaigns
 from colibri_sdk.errors import ColibriError
 from made_once import MadeOnce
 
@@ -176,12 +178,27 @@ def emulated(
         yield start
 
 
+@pytest.fixture
+def tried(record_property: Callable[[str, object], None]) -> Callable[..., None]:
+    def say(**numbers: int) -> None:
+        record_property(campaigns.TRIED, numbers)
+
+    return say
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--size-table", action="store_true", help="End with the size and memory table of each board.")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
-    """Before the last line, so that this stays the last one. Builds the boards: not for a run that was to end."""
+    """Before the last line, so that this stays the last one."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
+    lines = list(campaigns.lines(reports))
+    if lines:
+        terminalreporter.section("faults and power cuts that were tried")
+    for line in lines:
+        terminalreporter.write_line(line)
+    # Builds the boards: not for a run that was to end.
     if not config.getoption("--size-table") or exitstatus == pytest.ExitCode.INTERRUPTED:
         return
     terminalreporter.section("size and memory of each board, bytes")

@@ -304,7 +304,9 @@ FAULTS = {
 
 @pytest.mark.parametrize(("slots", "batch", "depth"), [(2, 1, 1), (4, 16, 4)])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_read_may_fail(library: Library, many: Path, fault: str, slots: int, batch: int, depth: int) -> None:
+def test_every_read_may_fail(
+    library: Library, many: Path, tried: Callable[..., None], fault: str, slots: int, batch: int, depth: int
+) -> None:
     """The n-th read of a run, for every n: the error names layer and expert, and the next request is right."""
     happens, status = FAULTS[fault]
     wanted = brief(Engine(library, many))
@@ -335,9 +337,10 @@ def test_every_read_may_fail(library: Library, many: Path, fault: str, slots: in
         assert storage.idle
         assert brief(engine) == wanted
         assert engine.arena.guard_intact()
+    tried(failed_reads=len(reads))
 
 
-def test_every_read_may_fail_while_guessing(library: Library, many: Path) -> None:
+def test_every_read_may_fail_while_guessing(library: Library, many: Path, tried: Callable[..., None]) -> None:
     """A guess that fails and is not needed is no error; one that is needed is read again or is one."""
     wanted = brief(Engine(library, many))
     outcomes = {True: 0, False: 0}
@@ -365,6 +368,7 @@ def test_every_read_may_fail_while_guessing(library: Library, many: Path) -> Non
         assert storage.idle
         assert brief(engine) == wanted
         n += 1
+    tried(failed_reads=n)
     assert n >= 30 and min(outcomes.values()) > 0
 
 
