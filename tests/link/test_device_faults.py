@@ -10,6 +10,7 @@ import struct
 import subprocess
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ import pytest
 from colibri_sdk.device import Device
 from colibri_sdk.errors import DeviceError, DeviceFaultError
 from colibri_sdk.link.frames import Deframer, Frame, Kind, encode
-from colibri_sdk.link.messages import Type
+from colibri_sdk.link.messages import MalformedError, Type
 from colibri_sdk.status import Status
 from link.by_hand import ByHand, generate_body
 from link.host_process import Start, listening
@@ -258,4 +259,33 @@ def test_a_restart_whose_answer_is_lost_is_a_restart(line: socket.socket) -> Non
         losing.losing = True
         device.reboot()
         assert not losing.losing
+        assert device.stats().tokens == 0
+
+
+class CutsAMessage(Between):
+    """Plays a device whose next message is too short to be one."""
+
+    cutting = False
+
+    def _from_device(self, frame: Frame) -> None:
+        if self.cutting and frame.kind == Kind.DATA:
+            self.cutting = False
+            frame = replace(frame, payload=frame.payload[:3])
+        super()._from_device(frame)
+
+
+def test_what_cannot_be_read_ends_the_session(line: socket.socket) -> None:
+    """Its request went on in the device, and all others were refused meanwhile."""
+    cutting = CutsAMessage(line)
+    with Device.open(cutting.host_end) as device:
+        generation = device.generate("x", ignore_eos=True, slide=True)  # without end
+        cutting.cutting = True
+        with pytest.raises(MalformedError, match="only 3 bytes"):
+            for _ in generation:
+                pass
+        assert device.generate("x", max_tokens=2, ignore_eos=True).result.generated_tokens == 2
+        cutting.cutting = True
+        with pytest.raises(MalformedError, match="only 3 bytes"):
+            device.info()
+        device.reboot()  # waits for the end of a session
         assert device.stats().tokens == 0

@@ -294,7 +294,8 @@ class Session:
             try:
                 self._opened.put(Hello.read(Reader(event.hello)))
             except ColibriError as error:
-                self._opened.put(error)
+                self._peer.close()
+                self._fail(error)
         elif isinstance(event, Lost):
             self._lose(event)
         elif isinstance(event, Fault):
@@ -345,6 +346,7 @@ class Session:
             else:
                 call.answers.put((header.type, body))
         except messages.MalformedError as error:
+            self._peer.close()  # which also ends on the device what nobody waits for any more
             self._fail(error)
 
     def _finish(self, call: Call) -> None:
