@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import click
@@ -147,6 +148,25 @@ def test_reader_that_goes_away_is_no_error() -> None:
         process.stdout.close()
         err = process.stderr.read()
     assert (process.returncode, err) == (0, b"")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_lead_nowhere(closed: str, tmp_path: Path) -> None:
+    """No file that a command opens gets the number of one, nor what is printed."""
+    program = (
+        "import click, os, sys; from colibri_sdk.cli import main, output\n"
+        "def work():\n"
+        "    with open('card', 'wb') as card, output.Progress('working') as progress:\n"
+        "        assert card.fileno() > 2\n"
+        "        progress.update(1, 1)\n"
+        "        output.table(['', ''], [['a', 'b']]); output.emit_json({}); output.piece('c')\n"
+        "main.LazyGroup.get_command = lambda *_: click.Command('boards', callback=work)\n"
+        "sys.argv = ['', 'boards']; main.main()"
+    )
+    (tmp_path / "p.py").write_text(program)
+    done = subprocess.run(["sh", "-c", f"{sys.executable} p.py {closed}"], cwd=tmp_path, timeout=60, check=False)
+    assert done.returncode == 0
+    assert (tmp_path / "card").read_bytes() == b""
 
 
 def test_plain_table_aligns_columns(capsys: pytest.CaptureFixture[str]) -> None:

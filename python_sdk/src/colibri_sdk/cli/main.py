@@ -11,6 +11,7 @@ import contextlib
 import errno
 import importlib
 import io
+import os
 import sys
 from collections.abc import Sequence
 
@@ -124,6 +125,15 @@ def run(arguments: Sequence[str]) -> int:
         return e.EXIT_INTERNAL
 
 
+def _open_streams() -> None:
+    """A standard stream that is closed leads nowhere. The next file to be opened, a card's, say, would get its number,
+    and with it what is written there."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free: this one
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
 def _show_what_can_be_shown() -> None:
     """A locale that lacks a character of an answer is no reason to withhold the rest."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
@@ -134,6 +144,7 @@ def main() -> None:
     """Entry point of the installed command."""
     try:
         raise_when_terminated()
+        _open_streams()
         _show_what_can_be_shown()
         code = run(sys.argv[1:])
     except (KeyboardInterrupt, Terminated):  # once more, while the first was being reported
