@@ -232,7 +232,7 @@ def test_a_model_that_does_not_fit_is_left_at_once(
 def colibri(*line: str | Path) -> str:
     """stdout of a command that must end well."""
     command = [sys.executable, "-m", "colibri_sdk", *map(str, line)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
