@@ -32,6 +32,21 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         open_transport(plain)
 
 
+@pytest.mark.parametrize("host", ["x..y", "x" * 64])
+def test_what_is_no_host(host: str) -> None:
+    with pytest.raises(NoDeviceError, match="is not known"):
+        open_transport(f"socket://{host}:1")
+
+
+def test_what_is_no_speed() -> None:
+    ours, theirs = os.openpty()
+    for baud in (-1, 10**30):
+        with pytest.raises(UsageError):
+            open_transport(os.ttyname(theirs), baud=baud)
+    os.close(ours)
+    os.close(theirs)
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -101,6 +101,14 @@ def test_a_full_disk_says_where_the_space_is_needed(
     assert "card.img: No space left on device" in err and "TMPDIR" in err
 
 
+def test_a_name_that_no_file_can_have_is_wrong_use(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(monkeypatch, OSError(errno.ENAMETOOLONG, "File name too long", "x" * 300))
+    assert main.run(["boards"]) == errors.EXIT_USAGE
+    assert "xxx: File name too long" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "line",
     [

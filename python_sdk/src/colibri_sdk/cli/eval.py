@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--port", "-p", help="Ask the device on this port, which must hold IMAGE.")
 @options.quant_option
 @options.store_options
-@click.option("--limit", type=click.IntRange(0), default=0, help="Only the first so many; 0: all.")
+@click.option("--limit", type=options.COUNT, default=0, help="Only the first so many; 0: all.")
 @click.option("--max-tokens", type=options.COUNT, default=0, help="Longest answer; 0: what fits.")
 @click.option("--misses", is_flag=True, help="Show the wrong answers.")
 @output.json_option

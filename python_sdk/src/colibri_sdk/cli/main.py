@@ -49,6 +49,7 @@ COMMANDS: dict[str, str] = {
 
 # What the system says of a file that was named wrongly.
 _OF_THE_USER = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+_NO_NAMES = (errno.ENAMETOOLONG, errno.ELOOP)
 
 
 class LazyGroup(click.Group):
@@ -116,7 +117,8 @@ def run(arguments: Sequence[str]) -> int:
         click.secho(f"error: {what}{error.strerror or error}", fg="red", err=True)
         if error.errno == errno.ENOSPC:
             click.echo("  Free some space; temporary files are in /tmp, or where $TMPDIR says.", err=True)
-        return e.EXIT_USAGE if isinstance(error, _OF_THE_USER) else e.EXIT_INTERNAL
+        of_the_user = isinstance(error, _OF_THE_USER) or error.errno in _NO_NAMES
+        return e.EXIT_USAGE if of_the_user else e.EXIT_INTERNAL
     except Exception as error:  # the last resort: a person gets a sentence, --debug the traceback
         if debug:
             raise

@@ -196,7 +196,7 @@ def _open_tcp(name: str, timeout: float) -> Transport:
     host = host.strip("[]")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter: a name that is none, with a part of no or 64 characters, say
         raise NoDeviceError(f"{name}: the host {host} is not known: {error}", "Check the name.") from error
     return _connect(name, family, address, timeout)
 
@@ -223,7 +223,7 @@ def _open_serial(name: str, baud: int, timeout: float) -> Transport:
         port = serial.serial_for_url(name, **options)
     except serial.SerialException as error:
         raise _port_error(name, error) from error
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise UsageError(f"{name}: {error}", "Check the port's name and the baud rate.") from error
     try:
         descriptor = port.fileno()
