@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from colibri_sdk.cli import main
+from colibri_sdk.errors import EXIT_IMAGE
 from colibri_sdk.targets import image_for
 
 PackModel = Callable[[str], Path]
@@ -152,6 +153,19 @@ def test_flash_writes_a_card_file_once(colibri: Callable[..., str], hummingbird:
     assert hummingbird("q8").read_bytes() in card.read_bytes()
     assert colibri(*line, code=6) == ""
     colibri(*line, "--force")
+
+
+def test_a_damaged_model_is_not_put_on_a_card(
+    hummingbird: PackModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The card was said to be ready, and the board then refused the model."""
+    data = bytearray(hummingbird("q8").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "damaged.colibri").write_bytes(data)
+    line = ["flash", "--board", "virt-riscv64", "--model", tmp_path / "damaged.colibri", "--to", tmp_path / "card.img"]
+    assert main.run([str(word) for word in line]) == EXIT_IMAGE
+    assert "damaged.colibri is damaged: expert " in capsys.readouterr().err
+    assert not (tmp_path / "card.img").exists()
 
 
 def test_packed_image_is_kept_until_the_checkpoint_changes(

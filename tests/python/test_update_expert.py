@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from colibri_sdk.convert.progress import Silent
-from colibri_sdk.errors import DeviceError, LinkLostError, UsageError
+from colibri_sdk.errors import DeviceError, ImageError, LinkLostError, UsageError
+from colibri_sdk.image.reader import ImageFile
 from colibri_sdk.signing import PrivateKey
 from colibri_sdk.status import Status
 from colibri_sdk.update import expert as module
@@ -56,6 +57,20 @@ def test_a_blob_alone(board: Board, images: dict[str, Path], tmp_path: Path) -> 
     raw.write_bytes(blob(images["expert"]))
     assert replace(board, raw).sent_bytes == raw.stat().st_size
     assert entry_of(board)[6] == hashlib.blake2b(raw.read_bytes(), digest_size=32).digest()
+
+
+def test_a_damaged_expert_stays_here(board: Board, images: dict[str, Path], tmp_path: Path) -> None:
+    """It was sent, and signed, with the checksums of what it had become."""
+    data = bytearray(images["expert"].read_bytes())
+    with ImageFile(images["expert"]) as image:
+        place = image.place(image.expert_index(LAYER, EXPERT))
+    data[place.offset + place.size // 2] ^= 1
+    damaged = tmp_path / "damaged.colibri"
+    damaged.write_bytes(data)
+    with pytest.raises(ImageError, match=f"damaged.colibri is damaged: expert {LAYER}/{EXPERT} has another digest"):
+        replace(board, damaged)
+    assert board.asked["begin"] == 0
+    assert replace(board, damaged, 0, 0).unchanged  # another, which is whole
 
 
 def test_the_same_expert_is_no_work(board: Board, images: dict[str, Path]) -> None:

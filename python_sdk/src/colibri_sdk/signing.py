@@ -193,14 +193,7 @@ def verify_image(path: Path, key: PublicKey, *, counter: int = 0, board: str = "
             else:
                 name = f"{path.name}, replaced expert {entry['layer']}/{entry['expert']}"
                 raise _refusal(name, Status.E_SIGNATURE, "unsigned", "is not signed")
-        for check in image.verify():
-            if not check.ok:
-                raise ImageError(
-                    f"{path.name} is damaged: {check.name}",
-                    hint(Status.E_IMAGE_CHECKSUM),
-                    status=Status.E_IMAGE_CHECKSUM,
-                    where=check.name,
-                )
+        image.require_whole()
     return found
 
 

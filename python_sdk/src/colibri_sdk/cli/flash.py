@@ -44,7 +44,7 @@ def command(
 ) -> None:
     """Write a complete card: partition table, boot partition, model partition; read it back and verify it.
 
-    With --public-key the model must be signed with that key, or the board would not start.
+    A damaged model is not written. With --public-key it must be signed with that key, or the board would not start.
 
     The emulator boots exactly such a file. On a disk the first block is written last, so that a card that was
     interrupted does not look like a whole one.
@@ -52,12 +52,17 @@ def command(
     from colibri_sdk import targets
     from colibri_sdk.build import build
     from colibri_sdk.flash import write_card
+    from colibri_sdk.image.reader import ImageFile
     from colibri_sdk.signing import PublicKey, verify_image
 
     board = options.chosen_board(board_name, public_key=public_key)
     image = targets.image_for(model, quant=quant, log=output.note)
-    if public_key is not None:  # a card that its board would not start with is not written
+    # A card that its board would not start with is not written.
+    if public_key is not None:
         verify_image(image, PublicKey.load(public_key), board=board.name)
+    else:
+        with ImageFile(image) as file:
+            file.require_whole()
     output.note(f"building the firmware of {board.name}")
     firmware = build(board)
     with output.Progress(f"writing {to}") as progress:

@@ -300,6 +300,17 @@ class ImageFile:
         if self.signature.signed:
             yield Check("signed digest", self.signature.digest.hex(), self.signed_digest().hex())
 
+    def require_whole(self) -> None:
+        """Raises ImageError with the first checksum that is wrong."""
+        wrong = next((check for check in self.verify() if not check.ok), None)
+        if wrong is not None:
+            raise ImageError(
+                f"{self.path.name} is damaged: {wrong.name} is {wrong.computed}, stated as {wrong.stored}",
+                "Pack the model again, or copy the file again.",
+                status=Status.E_IMAGE_CHECKSUM,
+                where=wrong.name,
+            )
+
     def signed_digest(self) -> bytes:
         """BLAKE2b-512 of everything before the signature."""
         digest = hashlib.blake2b()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from colibri_sdk.errors import DeviceError, UsageError
+from colibri_sdk.errors import DeviceError, ImageError, UsageError
 from colibri_sdk.image.kinds import PACKAGE_MAGIC
 from colibri_sdk.image.layout import MAGIC, PAGE, UPDATE
 from colibri_sdk.image.reader import ImageFile
@@ -54,7 +54,8 @@ class ExpertUpdate:
 def expert_content(path: Path, layer: int, expert: int) -> Iterator[Content]:
     """The blob in `path`: of an image the expert of that place, any other file as a whole.
 
-    UsageError when it cannot be read, has no such expert, or is no whole number of pages."""
+    UsageError when it cannot be read, has no such expert, or is no whole number of pages; ImageError when the expert is
+    not what its image states: whoever gets it would check it against what it was sent as."""
     try:
         with path.open("rb") as file:
             magic = file.read(len(MAGIC))
@@ -67,7 +68,16 @@ def expert_content(path: Path, layer: int, expert: int) -> Iterator[Content]:
     if magic == MAGIC:
         with ImageFile(path) as image:
             place = image.place(image.expert_index(layer, expert))
-            yield Content(lambda at, count: image.bytes_at(place.offset + at, count), place.size)
+            content = Content(lambda at, count: image.bytes_at(place.offset + at, count), place.size)
+            if content.digest() != place.digest:
+                name = f"expert {layer}/{expert}"
+                raise ImageError(
+                    f"{path.name} is damaged: {name} has another digest than is stated",
+                    "Pack the model again, or copy the file again.",
+                    status=Status.E_IMAGE_CHECKSUM,
+                    where=name,
+                )
+            yield content
         return
     size = path.stat().st_size
     if size == 0 or size % PAGE:

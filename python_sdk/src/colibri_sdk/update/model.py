@@ -219,14 +219,7 @@ def _check_file(image: ImageFile) -> None:
             f"{image.path.name} holds {len(image.updates)} experts that were replaced in the field",
             "Give the image as it was packed.",
         )
-    for check in image.verify():
-        if not check.ok:
-            raise ImageError(
-                f"{image.path.name} is damaged: {check.name} is {check.computed}, stated as {check.stored}",
-                "Pack the model again, or copy the file again.",
-                status=Status.E_IMAGE_CHECKSUM,
-                where=check.name,
-            )
+    image.require_whole()
 
 
 def _require_slots(device: Device, status: UpdateStatus) -> None:
