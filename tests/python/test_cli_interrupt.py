@@ -217,6 +217,17 @@ def test_ctrl_c_before_the_request_is_sent_keeps_the_chat(
 # ----------------------------------------------------------------------------------------------- options of devices
 
 
+def test_chat_needs_no_place_for_its_history(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A user without a home, as in many containers; and one whose first chat it is."""
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    (tmp_path / "no-directory").write_text("")
+    for home in ("no-directory", "new"):
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / home))
+        with chat._line_editing():
+            pass
+    assert (tmp_path / "new" / "colibri-sdk" / "chat-history").is_file()
+
+
 def test_speed_of_an_emulated_line_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = tmp_path / "a.colibri"
     image.write_bytes(b"")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where things lie: the checkout that this package is installed from, its build directory, the user's cache."""
+"""Where things lie: the checkout that this package is installed from, its build directory, what a user keeps."""
 
 from __future__ import annotations
 
@@ -38,15 +38,6 @@ def boards_dir() -> Path:
 def models_dir() -> Path:
     """The models that come with the checkout."""
     return repo_root() / "models"
-
-
-def cache_dir() -> Path:
-    """This user's cache; created when missing."""
-    import platformdirs
-
-    path = Path(platformdirs.user_cache_dir(APP_NAME))
-    path.mkdir(parents=True, exist_ok=True)
-    return path
 
 
 def state_dir() -> Path:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from colibri_sdk.convert.description import Role
 from colibri_sdk.convert.quantisation import QUANTISATIONS, parse
+from colibri_sdk.convert.rotary import table_bytes
 from colibri_sdk.engine.library import Library, Plan
 from colibri_sdk.errors import ImageError
 from colibri_sdk.image.layout import PAGE, TENSOR, TENSOR_ALIGN, Format, SectionKind, align_up, tensor_bytes
@@ -293,12 +294,12 @@ def _largest_context(
     file: ImageFile, image: Path, library: Library, plan: Plan, store: str, available: int
 ) -> tuple[int, int] | None:
     """The largest context that fits and the bytes it needs; None when not even one position does."""
-    half = int(file.model["rotary_dim"]) // 2
+    dim = int(file.model["rotary_dim"])
     table = align_up(file.sections[SectionKind.ROPE].bytes, PAGE)
 
     def needed(context: int) -> int:
         smaller = _needed(library, _like(library, image, plan, context=context), store)
-        return smaller if store == "mapped" else smaller - table + align_up(2 * context * half * 4, PAGE)
+        return smaller if store == "mapped" else smaller - table + align_up(table_bytes(dim, context), PAGE)
 
     low, high = 0, plan.context
     while high - low > 1:

@@ -135,15 +135,17 @@ def _line_editing() -> Iterator[None]:
 
     from colibri_sdk.paths import state_dir
 
-    file = state_dir() / "chat-history"
-    with contextlib.suppress(OSError):
+    file: Path | None = None
+    with contextlib.suppress(OSError):  # no home, none yet: a chat goes without
+        file = state_dir() / "chat-history"
         readline.read_history_file(file)
     readline.set_history_length(1000)
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):
-            readline.write_history_file(file)
+        if file is not None:
+            with contextlib.suppress(OSError):
+                readline.write_history_file(file)
 
 
 class _Chat:
