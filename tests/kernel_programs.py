@@ -49,18 +49,18 @@ class Toolchain:
 
     def compile(self, source: Path, out: Path, *flags: str) -> Path:
         command = [self.compiler, *COMPILE, *self.flags, *flags, "-c", str(source), "-o", str(out)]
-        subprocess.run(command, check=True, timeout=300)
+        subprocess.run(command, check=True, timeout=1200)
         return out
 
     def link_program(self, objects: list[Path], out: Path) -> Path:
         command = [self.compiler, *self.flags, *self.link, *map(str, objects), "-o", str(out)]
-        subprocess.run(command, check=True, timeout=300)
+        subprocess.run(command, check=True, timeout=1200)
         return out
 
     def run(self, program: Path, *arguments: str | Path, cpu: str = "") -> str:
         runner = [*self.runner, *(["-cpu", cpu] if cpu else [])]
         done = subprocess.run(
-            [*runner, str(program), *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False
+            [*runner, str(program), *map(str, arguments)], capture_output=True, text=True, timeout=1200, check=False
         )
         assert done.returncode == 0, f"{program.name} on {self.name} {cpu}: {done.stdout}{done.stderr}"
         return done.stdout

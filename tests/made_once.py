@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-LOCK_SECONDS = 600.0
+LOCK_SECONDS = 1500.0
 
 
 class MadeOnce:

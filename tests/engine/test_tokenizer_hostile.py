@@ -30,7 +30,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("program") / "tokenizer_ids"
     sources = [ENGINE / name for name in SOURCES] + [ROOT / "tests" / "engine" / "tokenizer_ids.c"]
     command = ["cc", *FLAGS, "-fsanitize=address", *UBSAN, f"-I{ENGINE}", *map(str, sources), "-o", str(out)]
-    subprocess.run(command, check=True, timeout=120)
+    subprocess.run(command, check=True, timeout=600)
     return out
 
 
@@ -72,7 +72,7 @@ def run(program: Path, directory: Path, cases: Iterable[tuple[bytes, bytes, byte
     with file.open("wb") as out:
         for section, template, text in cases:
             out.write(struct.pack("<4I", len(section), len(template), len(text), vocab) + section + template + text)
-    done = subprocess.run([program, file], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run([program, file], capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout.splitlines()
 

@@ -21,7 +21,7 @@ class ByHand:
 
     def __init__(self, line: socket.socket) -> None:
         self.line = line
-        self.line.settimeout(20)
+        self.line.settimeout(60)
         self.session = 0x1234
         self.seq = 0
         self.expected = 0

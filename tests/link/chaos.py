@@ -25,7 +25,7 @@ class ChaosCable:
 
     def close(self) -> None:
         self._stopper.close()
-        self._thread.join(10)
+        self._thread.join(60)
         for end in (*self._ends, self._stop):
             end.close()
 

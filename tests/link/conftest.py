@@ -72,7 +72,7 @@ def run_host(fake_host: Path, fake_image: Path) -> Iterator[Callable[..., subpro
     for process in running:
         if process.poll() is None:
             process.terminate()
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
         assert b"Sanitizer" not in errors and b"runtime error" not in errors, errors.decode()
 
 

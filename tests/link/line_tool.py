@@ -25,7 +25,7 @@ class LineTool:
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        assert self._process.wait(timeout=10) == 0
+        assert self._process.wait(timeout=60) == 0
 
 
 def hexed(data: bytes) -> str:

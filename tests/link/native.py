@@ -44,7 +44,7 @@ def with_monocypher(out: Path, sources: Sequence[Path], compiler: str, flags: Se
     library, made = build_monocypher(), f"{out}.monocypher.o"
     plain = [flag for flag in flags if flag != "-shared" and not flag.startswith("-W")]
     command = [compiler, "-std=c11", "-O0", "-g", *plain, "-c", str(library / "monocypher.c"), "-o", made]
-    subprocess.run(command, check=True, timeout=300)
+    subprocess.run(command, check=True, timeout=600)
     return ["-iquote", str(library), *parts, made]
 
 
@@ -53,6 +53,6 @@ def compile_c(out: Path, sources: Sequence[Path], flags: Sequence[str]) -> Path:
     compiler = os.environ.get("CC", "gcc")
     parts = with_monocypher(out, sources, compiler, flags)
     command = [compiler, *WARNINGS, "-O1", "-g", "-ffp-contract=off", *flags, *parts, "-o", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
     return out

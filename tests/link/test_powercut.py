@@ -118,7 +118,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def run(program: Path, images: list[Path], *words: str) -> Report:
     command = [str(program), *map(str, images), *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
     assert done.stderr == ""
     return Report(done.returncode, done.stdout)
 

@@ -27,7 +27,7 @@ from colibri_sdk.emulator.qemu import machine_arguments
 from colibri_sdk.emulator.relay import Relay
 from colibri_sdk.errors import EmulatorError, ToolMissingError, UsageError
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 
 
 def read_exactly(line: socket.socket, size: int) -> bytes:

@@ -15,7 +15,7 @@ import pytest
 )
 def test_tool_finds_nothing(repo_root: Path, arguments: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=repo_root, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-m", *arguments], cwd=repo_root, capture_output=True, text=True, timeout=1200, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
