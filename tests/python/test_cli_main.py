@@ -223,6 +223,17 @@ def test_a_terminal_shows_brackets_as_they_are(
     assert "a\\[/b]" in out and "[red]c" in out
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_a_model_says_is_no_order_to_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
+) -> None:
+    """A program that reads the answer gets it as it is."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    output.piece("a\tb\nc\x1b]52;c;aGk=\x07\x9b2J\u200d\u00e9")
+    replaced = "a\tb\nc\ufffd]52;c;aGk=\ufffd\ufffd2J\u200d\u00e9"
+    assert capsys.readouterr().out == (replaced if terminal else "a\tb\nc\x1b]52;c;aGk=\x07\x9b2J\u200d\u00e9")
+
+
 def test_json_refuses_numbers_that_json_does_not_have() -> None:
     with pytest.raises(ValueError, match="JSON"):
         output.emit_json({"tokens_per_second": float("inf")})

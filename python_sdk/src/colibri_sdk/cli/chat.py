@@ -187,7 +187,7 @@ class _Chat:
             output.note("forgotten")
         elif line == "/history":
             for question, answer in self._conversation.turns:
-                click.echo(f"> {question}\n{answer}")
+                click.echo(f"> {question}\n{output.said(answer)}")
         elif line == "/stats" and self._last:
             from colibri_sdk.cli.run import show_details
 

@@ -58,7 +58,7 @@ def command(
         return
     if misses:
         for example, got in score.misses:
-            click.echo(f"prompt {example.prompt}\n  want {example.answer}\n  got  {got}")
+            click.echo(f"prompt {example.prompt}\n  want {example.answer}\n  got  {output.said(got)}")
     click.echo(f"{score.exact} of {score.n} exact: {100 * score.accuracy:.2f} %")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ from colibri_sdk.figures import printable
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
+
+_ORDERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON value on stdout and nothing else there.")
 
@@ -63,8 +66,14 @@ def note(text: str) -> None:
 def piece(text: str) -> None:
     """Part of a streamed answer: shown at once, whatever the locale can show of it."""
     encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    sys.stdout.write(said(text).encode(encoding, "replace").decode(encoding))
     sys.stdout.flush()
+
+
+def said(text: str) -> str:
+    """What a model says, which may be anybody's. A terminal would take its control characters for orders: there all but
+    line feeds and tabs are replaced. Elsewhere it stays as it is."""
+    return _ORDERS.sub("\ufffd", text) if sys.stdout.isatty() else text
 
 
 def size(value: int) -> str:

@@ -133,6 +133,6 @@ def _live(view: Snapshot, moment: Moment, prompts: int, width: int) -> Group:
         Text(f"{_heading(view)}; prompt {moment.number + 1} of {prompts}", style="bold"),
         table,
         *(Text(f"warning: {text}", style="yellow") for text in view.warnings),
-        Text(f"> {prompt}", overflow="ellipsis", no_wrap=True),
-        Text(moment.text, overflow="ellipsis"),
+        Text(f"> {output.said(prompt)}", overflow="ellipsis", no_wrap=True),
+        Text(output.said(moment.text), overflow="ellipsis"),
     )
