@@ -360,11 +360,11 @@ def test_top_shows_what_the_device_counts(
 
 
 def test_top_draws_while_the_device_answers_until_it_is_interrupted(copy: Path) -> None:
-    Path("p.txt").write_text("\n".join(PROMPTS * 100))
+    Path("p.txt").write_text("\n".join(PROMPTS * 30_000))  # for half an hour
     arguments = ["-m", "colibri_sdk", "top", str(copy), "--prompts", "p.txt"]
-    child = pexpect.spawn(sys.executable, arguments, encoding="utf-8", timeout=60, dimensions=(30, 120))
+    child = pexpect.spawn(sys.executable, arguments, encoding="utf-8", timeout=600, dimensions=(30, 120))
     try:
-        child.expect(r"prompt \d+ of 300")
+        child.expect(r"prompt \d+ of 90000")
         child.sendintr()
         child.expect("interrupted")
         child.expect(pexpect.EOF)
