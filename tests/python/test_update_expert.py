@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,21 @@ def test_places_that_the_image_has_not(
 ) -> None:
     with pytest.raises(UsageError, match=words):
         replace(board, images["expert"], layer, expert)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("llama", r"^llama-q8\.colibri has no experts\n.*as a whole"),
+        ("deepseek_v3", r"^layer 0 of deepseek_v3-q8\.colibri has no experts; these have: 1, 2\n"),
+    ],
+)
+def test_layers_without_experts_are_said_to_be_such(
+    board: Board, tiny: Callable[[str, str], Path], model: str, words: str
+) -> None:
+    """It was said that 0 experts are counted from 0."""
+    with pytest.raises(UsageError, match=words):
+        replace(board, tiny(model, "q8"), 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import json
 import math
 import mmap
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -217,9 +217,8 @@ class ImageFile:
         record = self.layers[layer]
         experts = int(record["router"]["experts"])
         if not 0 <= expert < experts:
-            raise UsageError(
-                f"layer {layer} of {self.path.name} has {experts} experts, none is {expert}", "Count from 0."
-            )
+            counts = {index: count for index, count in enumerate(self.experts_of_layers) if count}
+            raise no_such_expert(self.path.name, counts, layer, expert)
         return int(record["first_expert"]) + expert
 
     def place(self, index: int) -> Place:
@@ -448,6 +447,16 @@ class ImageFile:
                 Status.E_IMAGE_DIMENSION, where, length, limit, f"has a tensor of {rows} x {cols} that does not fit"
             )
         return unpack_tensor(self._data[base + offset : base + offset + length], fmt, rows, cols)
+
+
+def no_such_expert(whose: str, counts: Mapping[int, int], layer: int, expert: int) -> UsageError:
+    """What there is instead. `counts`: the experts of each layer of `whose` that has any."""
+    if not counts:
+        return UsageError(f"{whose} has no experts", "Replace the model as a whole: `colibri-sdk update model`.")
+    if layer not in counts:
+        shown = ", ".join(map(str, sorted(counts)[:8])) + (" …" if len(counts) > 8 else "")
+        return UsageError(f"layer {layer} of {whose} has no experts; these have: {shown}", "Count layers from 0.")
+    return UsageError(f"layer {layer} of {whose} has {counts[layer]} experts, none is {expert}", "Count from 0.")
 
 
 def _text(field: bytes) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 from colibri_sdk.errors import DeviceError, ImageError, UsageError
 from colibri_sdk.image.kinds import PACKAGE_MAGIC
 from colibri_sdk.image.layout import MAGIC, PAGE, UPDATE
-from colibri_sdk.image.reader import ImageFile
+from colibri_sdk.image.reader import ImageFile, no_such_expert
 from colibri_sdk.signing import check_board_name
 from colibri_sdk.status import Status
 from colibri_sdk.update.calls import UpdateCalls, require_medium
@@ -208,18 +209,7 @@ def find_expert(directory: list[DirectoryEntry], layer: int, expert: int) -> Dir
     for entry in directory:
         if (entry.layer, entry.expert) == (layer, expert):
             return entry
-    if not directory:
-        raise UsageError("the device's model has no experts", "Replace it as a whole: colibri-sdk update model")
-    layers = sorted({entry.layer for entry in directory})
-    experts = [entry.expert for entry in directory if entry.layer == layer]
-    if not experts:
-        raise UsageError(
-            f"layer {layer} of the device's model has no experts; these have: {', '.join(map(str, layers))}",
-            "Count layers from 0.",
-        )
-    raise UsageError(
-        f"layer {layer} of the device's model has {len(experts)} experts, none is {expert}", "Count from 0."
-    )
+    raise no_such_expert("the device's model", Counter(entry.layer for entry in directory), layer, expert)
 
 
 def _begin(calls: UpdateCalls, update: bytes) -> Begun:
