@@ -26,6 +26,7 @@ from colibri_sdk.emulator.parent import end_with_parent
 from colibri_sdk.emulator.qemu import machine_arguments
 from colibri_sdk.emulator.relay import Relay
 from colibri_sdk.errors import EmulatorError, ToolMissingError, UsageError
+from colibri_sdk.targets import on_card
 
 WAIT_SECONDS = 60.0
 
@@ -214,6 +215,19 @@ def test_emulator_that_ends_at_once_is_quoted(fake_board: Board, tmp_path: Path)
     firmware = program(tmp_path, "echo 'cannot set up guest memory' >&2; exit 3")
     with pytest.raises(EmulatorError, match="exit code 3: cannot set up guest memory"):
         emulator.start(fake_board, firmware=firmware)
+
+
+def test_a_cards_board_that_ends_at_once_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was said that the other side closed the line, and to check the cable."""
+    path = tmp_path / "program"
+    program(tmp_path, "echo 'cannot map 2147483648 bytes' >&2; exit 2")
+    monkeypatch.setattr("colibri_sdk.build.build", lambda *_, **__: Firmware(path, None, {}))
+    (tmp_path / "card.img").write_bytes(bytes(512))
+    with (
+        pytest.raises(EmulatorError, match="exit code 2: cannot map 2147483648 bytes"),
+        on_card(tmp_path / "card.img"),
+    ):
+        pass
 
 
 def test_wrong_option_is_reported_in_qemus_words() -> None:

@@ -134,7 +134,6 @@ def emulated(
     """
     from colibri_sdk import emulator
     from colibri_sdk.build import build
-    from colibri_sdk.device import Device
 
     say = log or (lambda _: None)
     if firmware is None:
@@ -144,15 +143,21 @@ def emulated(
     card = storage if storage != image else None
     say(f"booting {board.name}")
     with emulator.start(board, firmware=firmware, storage=storage, **options) as running:
-        try:
-            device = Device.open(running, timeout=timeout, elf=firmware.elf)
-        except (NoDeviceError, TransferError) as error:
-            raise running.failure(f"{board.name} does not answer: {error.message}") from error
-        with device:
+        with _device(running, firmware, timeout) as device:
             if store:
                 store.configure(device)
             require_model(device, board.name)
             yield Target(device, f"{board.name} (emulated)", board, firmware, running, card)
+
+
+def _device(running: Emulator, firmware: Firmware, timeout: float) -> Device:
+    """The board's device. EmulatorError, with what both have said, when it does not answer."""
+    from colibri_sdk.device import Device
+
+    try:
+        return Device.open(running, timeout=timeout, elf=firmware.elf)
+    except (NoDeviceError, TransferError) as error:
+        raise running.failure(f"{running.name} does not answer: {error.message}") from error
 
 
 @contextmanager
@@ -170,7 +175,6 @@ def on_card(
     from colibri_sdk import emulator
     from colibri_sdk.boards import load_board, with_key
     from colibri_sdk.build import build
-    from colibri_sdk.device import Device
     from colibri_sdk.flash import blockdev
     from colibri_sdk.flash.claim import claimed
 
@@ -187,7 +191,7 @@ def on_card(
             log(f"starting {card.name} on this machine")
         with (
             emulator.start(board, firmware=firmware, arguments=["--block", str(card)]) as running,
-            Device.open(running, timeout=timeout, elf=firmware.elf) as device,
+            _device(running, firmware, timeout) as device,
         ):
             yield Target(device, f"{card} (on this machine)", board, firmware, running, card)
 
