@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from colibri_sdk.cli import top
 from colibri_sdk.device import Device, DeviceInfo, DeviceStats
 from colibri_sdk.errors import DeviceError
 from colibri_sdk.link.messages import ExpertStats, LayerStats, LinkStats
@@ -153,6 +154,13 @@ def test_snapshot_has_the_devices_counters() -> None:
         "stall_ms": 60.0,
         "experts_ms": 100.0,
     }
+
+
+@pytest.mark.parametrize(("tokens", "words"), [(0, "no token was computed yet; --prompts"), (3, "has no experts")])
+def test_an_empty_map_says_why(capsys: pytest.CaptureFixture[str], tokens: int, words: str) -> None:
+    top._show(snapshot(INFO, stats_of([LayerStats(1, 1, 1)], [[0, 0]], tokens=tokens)))
+    out, err = capsys.readouterr()
+    assert out == f"host, tiny: {tokens} tokens\n" and words in err
 
 
 def test_experts_used_where_they_lie_have_no_hit_rate() -> None:

@@ -164,8 +164,8 @@ def _show(result: MemoryMap) -> None:
     click.echo(f"arena {output.size(plan.arena_bytes)}")
     if plan.cache_slots:
         click.echo(
-            f"experts are read from the card: {plan.cache_slots} cache slots in each layer, "
-            f"{output.size(plan.slot_bytes)}"
+            f"experts are read from the card: {plan.cache_slots} cache slot{'' if plan.cache_slots == 1 else 's'} in "
+            f"each layer, {output.size(plan.slot_bytes)}"
         )
     if result.fits:
         click.echo(f"FITS: {output.size(result.free_bytes)} stay free of {output.size(result.available_bytes)}")

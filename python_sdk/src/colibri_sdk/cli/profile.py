@@ -117,7 +117,7 @@ def _show(
     trace: RoutingTrace, to: Path, layers: dict[int, Balance | None], choice: PinChoice | None, image: Path
 ) -> None:
     click.echo(
-        f"{trace.prompts} prompts, {trace.prompt_tokens.sum()} + {trace.answer_tokens.sum()} tokens, "
+        f"{trace.prompts} prompt{'' if trace.prompts == 1 else 's'}, {trace.prompt_tokens.sum()} + {trace.answer_tokens.sum()} tokens, "
         f"{trace.steps} steps"
     )
     rows = [

@@ -106,8 +106,12 @@ def _show(view: Snapshot) -> None:
     """Once, in plain characters, as logs can hold it."""
     from colibri_sdk.profiling.heatmap import cells, shade
 
-    width = max((len(layer.experts) for layer in view.layers), default=0)
-    columns = min(width, 64)
+    if not view.layers:
+        click.echo(_heading(view))
+        why = "the model has no experts" if view.tokens else "no token was computed yet; --prompts lets it answer some"
+        output.note(f"There is nothing to show: {why}.")
+        return
+    columns = min(max(len(layer.experts) for layer in view.layers), 64)
     rows = [[layer.layer, "".join(map(shade, cells(layer.experts, columns))), *_beside(layer)] for layer in view.layers]
     click.echo(_heading(view))
     output.table(["layer", "experts", *_HEADERS], rows, right="rl" + "r" * len(_HEADERS))
