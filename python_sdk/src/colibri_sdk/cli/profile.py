@@ -116,10 +116,8 @@ def _as_json(
 def _show(
     trace: RoutingTrace, to: Path, layers: dict[int, Balance | None], choice: PinChoice | None, image: Path
 ) -> None:
-    click.echo(
-        f"{trace.prompts} prompt{'' if trace.prompts == 1 else 's'}, {trace.prompt_tokens.sum()} + {trace.answer_tokens.sum()} tokens, "
-        f"{trace.steps} steps"
-    )
+    prompts = f"{trace.prompts} prompt{'' if trace.prompts == 1 else 's'}"
+    click.echo(f"{prompts}, {trace.prompt_tokens.sum()} + {trace.answer_tokens.sum()} tokens, {trace.steps} steps")
     rows = [
         [
             layer,
