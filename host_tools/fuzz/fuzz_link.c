@@ -107,8 +107,8 @@ static void send_piece(void)
     size_t bytes = 0;
     if (host.first) {
         memset(payload, 0, MESSAGE_HEADER);
-        payload[0] = choice & 0x0f;
-        store_u32(payload + 4, (choice & 0x70) == 0 ? 0 : FIRST_REQUEST + host.asked);
+        payload[0] = choice & 0x1f; /* all requests, and some that do not exist */
+        store_u32(payload + 4, (choice & 0x60) == 0 ? 0 : FIRST_REQUEST + host.asked);
         host.asked++;
         bytes = MESSAGE_HEADER;
     }

@@ -14,11 +14,12 @@ FIRST_REQUEST = 0x51000000
 BEGIN = b"\x02\x00"  # no time passes; the even number leaves the model in
 SYN = b"\x01"
 HELLO, INFO, GENERATE, CANCEL, STATS, SELFTEST, LOGITS, TOKENIZE, REBOOT, PROVOKE = range(1, 11)
+STATUS, BEGIN_UPDATE, DATA, COMMIT, CONFIRM, ROLLBACK, DIRECTORY, COPY, CRC, CONFIGURE = range(11, 21)
 
 
 def piece(kind: int, body: bytes = b"", *, more: bool = False) -> bytes:
     assert len(body) < 250
-    return bytes([5, kind | 0x10 | (0x80 if more else 0), len(body)]) + body
+    return bytes([5, kind | 0x20 | (0x80 if more else 0), len(body)]) + body
 
 
 def text(data: bytes) -> bytes:
@@ -57,7 +58,27 @@ SEEDS = {
     "tokenize": piece(TOKENIZE, b"\x01hello") + piece(TOKENIZE, b"\0", more=True) + piece(TOKENIZE, b"long" * 50),
     "stats-selftest": piece(STATS, b"\x01") + piece(SELFTEST) + piece(CANCEL, struct.pack("<I", 7)),
     "provoke-reboot": piece(PROVOKE, struct.pack("<I", 2)) + piece(REBOOT),
-    "unknown": piece(0) + piece(15) + piece(11, b"x"),
+    "unknown": piece(0) + piece(31) + piece(STATUS, b"x"),
+    "update": piece(STATUS)
+    + piece(BEGIN_UPDATE, struct.pack("<II", 1, 0) + bytes(200), more=True)
+    + bytes([5, 0x20, 56])
+    + bytes(56)
+    + b"".join(piece(kind) for kind in (COMMIT, CONFIRM, ROLLBACK))
+    + piece(DATA, bytes(8 + 64))
+    + piece(DIRECTORY, bytes(4))
+    + piece(COPY, struct.pack("<QQQ", 0, 4096, 512))
+    + piece(CRC, struct.pack("<IIQQ", 1, 0, 0, 512)),
+    "configure": piece(CONFIGURE, struct.pack("<BBHIQ", 1, 0, 0, 0, 0))
+    + wait(9)
+    + LONG
+    + wait(1)
+    + piece(CONFIGURE, struct.pack("<BBHIQ", 2, 1, 0, 3, 0)),
+    "configure-cancel": piece(CONFIGURE, struct.pack("<BBHIQ", 1, 0, 0, 0, 1 << 16))
+    + piece(CANCEL, struct.pack("<I", FIRST_REQUEST))
+    + wait(9)
+    + piece(CONFIGURE, struct.pack("<BBHIQ", 0, 0, 0, 0, 4096))
+    + wait(9)
+    + piece(STATUS),
     "any-frames": b"".join(bytes([4, kind, 0, 8, 4]) + b"abcd" for kind in range(12)) + b"\0\x05\0\0\x01\xff\0",
 }
 
