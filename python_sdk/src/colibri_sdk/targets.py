@@ -142,12 +142,14 @@ def emulated(
     storage = storage_for(board, firmware, image, directory, log=log)
     card = storage if storage != image else None
     say(f"booting {board.name}")
-    with emulator.start(board, firmware=firmware, storage=storage, **options) as running:
-        with _device(running, firmware, timeout) as device:
-            if store:
-                store.configure(device)
-            require_model(device, board.name)
-            yield Target(device, f"{board.name} (emulated)", board, firmware, running, card)
+    with (
+        emulator.start(board, firmware=firmware, storage=storage, **options) as running,
+        _device(running, firmware, timeout) as device,
+    ):
+        if store:
+            store.configure(device)
+        require_model(device, board.name)
+        yield Target(device, f"{board.name} (emulated)", board, firmware, running, card)
 
 
 def _device(running: Emulator, firmware: Firmware, timeout: float) -> Device:
