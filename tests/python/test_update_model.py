@@ -268,8 +268,11 @@ def test_what_can_not_be_done_is_said_before_anything_travels(images: dict[str, 
     with pytest.raises(DeviceError, match="cannot be written"):
         update(Board(images["old"], writable=False), images["new"])
     small = Board(images["old"], slot_bytes=images["old"].stat().st_size - PAGE)
-    with pytest.raises(DeviceError) as raised:
+    size = images["new"].stat().st_size
+    words = rf"new\.colibri has {size} bytes, the device's slot has room for {size - PAGE}\n"
+    with pytest.raises(DeviceError, match=words) as raised:
         update(small, images["new"])
+    assert "--spare" not in raised.value.hint  # which is about experts
     assert (raised.value.status, raised.value.where) == (Status.E_UPDATE_PLACE, "slot")
     damaged = tmp_path / "damaged.colibri"
     data = bytearray(images["new"].read_bytes())

@@ -259,7 +259,13 @@ def _transfer(
     device: Device, calls: UpdateCalls, image: ImageFile, tries: int, progress: Progress, log: Log
 ) -> Traffic:
     """Ends with the model on trial."""
-    begun = calls.begin_model(image.bytes_at(0, PAGE), image.signature.encode(), tries)
+    try:
+        begun = calls.begin_model(image.bytes_at(0, PAGE), image.signature.encode(), tries)
+    except DeviceError as error:
+        if (error.status, error.where) == (Status.E_UPDATE_PLACE, "slot") and error.got > error.wanted:
+            error.message = f"{image.path.name} has {error.got} bytes, the device's slot has room for {error.wanted}"
+            error.hint = "Pack it smaller, or write the card anew with it: `colibri-sdk flash` makes slots that fit."
+        raise
     if begun.resumed:
         log("going on with an update that was interrupted")
     info = device.info()
