@@ -184,6 +184,18 @@ def test_top_without_prompts_shows_what_was_counted_before(hummingbird: PackMode
             assert all(sum(layer["experts"]) == 2 * view["tokens"] for layer in view["layers"])
 
 
+def test_a_choice_that_does_not_fit_leaves_the_device_answering(hummingbird: PackModel) -> None:
+    """It was left without a model, for whoever came next."""
+    with emulate(hummingbird("q8")) as port:
+        for choice in (("--memory-limit", "100K"), ("--store", "block", "--cache-slots", "1", "--memory-limit", "1M")):
+            assert run("run", "--port", port, *choice, PROMPT, code=8) == ""
+            assert run("run", "--port", port, PROMPT).strip() == ANSWER
+        chosen = json.loads(run("run", "--port", port, "--cache-slots", "3", PROMPT, "--json"))["store"]
+        kept = json.loads(run("run", "--port", port, PROMPT, "--json"))["store"]
+        again = json.loads(run("run", "--port", port, "--store", "auto", PROMPT, "--json"))["store"]
+        assert [one["mode"] for one in (chosen, kept, again)] == ["block", "block", "mapped"]
+
+
 def test_emulate_ends_in_order_when_it_is_terminated(hummingbird: PackModel, tmp_path: Path) -> None:
     with emulate(hummingbird("q8"), "--socket", str(tmp_path / "link"), end=signal.SIGTERM):
         assert (tmp_path / "link").exists()

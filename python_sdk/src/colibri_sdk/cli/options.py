@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import re
@@ -15,10 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from colibri_sdk.cli import output
-from colibri_sdk.errors import UsageError
+from colibri_sdk.errors import ColibriError, DeviceError, ImageError, UsageError
 
 if TYPE_CHECKING:
     from colibri_sdk.boards import Board
+    from colibri_sdk.device import Device
     from colibri_sdk.store import StoreChoice
     from colibri_sdk.targets import Target
 
@@ -224,6 +226,18 @@ def chosen_board(name: str, *, memory: int | None = None, public_key: Path | Non
     return board if public_key is None else with_key(board, public_key)
 
 
+def _configure(device: Device, store: StoreChoice) -> None:
+    """As `store` says. Where that cannot be, the device would answer nobody until its next start or choice: so it gets
+    the one of a start."""
+    try:
+        store.configure(device)
+    except (DeviceError, ImageError):
+        with contextlib.suppress(ColibriError):  # of the two errors the first says what is wrong
+            device.configure()
+            output.note("the device runs its model as after a start again")
+        raise
+
+
 @contextmanager
 def open_target(
     *,
@@ -256,7 +270,7 @@ def open_target(
         board = load_board(board_name) if board_name else None
         with targets.on_port(port, board, baud=baud, **limit) as target:
             if store:
-                store.configure(target.device)
+                _configure(target.device, store)
             yield target
         return
     if port:
