@@ -15,8 +15,10 @@ import pytest
 from colibri_sdk.boards import load_board, with_key
 from colibri_sdk.build import build
 from colibri_sdk.cli.main import run
+from colibri_sdk.device import Device
 from colibri_sdk.errors import EXIT_DEVICE, EXIT_OK, EXIT_USAGE, DeviceError, ImageError
-from colibri_sdk.image.layout import UPDATE, SectionKind
+from colibri_sdk.flash.card import MODEL_TYPE, read_partitions
+from colibri_sdk.image.layout import PAGE, UPDATE, SectionKind
 from colibri_sdk.image.reader import ImageFile
 from colibri_sdk.signing import PrivateKey, sign_image, sign_update
 from colibri_sdk.status import Status
@@ -24,7 +26,7 @@ from colibri_sdk.update.calls import UpdateCalls
 from colibri_sdk.update.expert import describe_update, expert_content
 from fixed_key import KEY
 from forge import Forge
-from update_bench import ALL_BOARDS, Bench, answer, on, renew, replace, status_of
+from update_bench import ALL_BOARDS, Bench, answer, on, put_on_trial, renew, replace, status_of
 from update_images import EXPERT, LAYER
 
 
@@ -122,6 +124,82 @@ def test_a_board_with_a_key_refuses_all_else_before_a_byte_is_written(
             assert (raised.value.status, raised.value.where) == (status, where)
         assert bench.table.card.read_bytes() == before
         assert answer(device) == answers["old"]
+
+
+def begin_model(device: Device, image: Path) -> None:
+    with ImageFile(image) as file:
+        UpdateCalls(device).begin_model(file.bytes_at(0, PAGE), file.signature.encode())
+
+
+def lose_boot_state(device: Device, table: Bench) -> None:
+    (start,) = [part.start for part in read_partitions(table.card) if part.type == MODEL_TYPE]
+    with table.card.open("r+b") as card:
+        for page in (1, 2):
+            card.seek(start + page * PAGE)
+            card.write(bytes(PAGE))
+    device.reboot()
+
+
+def leave_no_model(device: Device) -> None:
+    with pytest.raises(DeviceError):
+        device.configure("memory", memory_limit=PAGE)
+
+
+def bring_to(state: str, device: Device, bench: Signed) -> Path:
+    """The image that runs then, or ran before."""
+    old, new = bench.images["old"], bench.images["new"]
+    if state == "an expert is open":
+        UpdateCalls(device).begin_expert(update_for(bench.images["expert"], old, KEY))
+    elif state == "a model is open":
+        begin_model(device, new)
+    elif state.startswith("no boot state"):
+        lose_boot_state(device, bench.table)
+    if state.endswith("no model"):
+        leave_no_model(device)
+    if "trial" not in state:
+        return old
+    put_on_trial(device, new)
+    if state == "a trial waits":
+        return old
+    device.reboot()
+    if state == "a withdrawn trial runs":
+        UpdateCalls(device).rollback()
+    return new
+
+
+STATES = (
+    *("an expert is open", "a model is open", "a trial waits", "a trial runs", "a withdrawn trial runs"),
+    *("no boot state", "no model", "no boot state, no model"),
+)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_board_with_a_key_refuses_all_else_whatever_it_is_doing(
+    state: str, signed: Callable[[str], Signed], images: dict[str, Path]
+) -> None:
+    """By BEGIN alone, without the SDK's own care."""
+    bench = signed("host")
+    lies: list[tuple[PrivateKey | None, dict[str, Any], Status]] = [
+        (None, {}, Status.E_SIGNATURE),
+        (PrivateKey.new(), {"counter": 9}, Status.E_SIGNATURE),
+        (KEY, {"counter": 1}, Status.E_COUNTER),
+        (KEY, {"counter": 9, "board": "rpi3"}, Status.E_OTHER_BOARD),
+    ]
+    with bench.table.started() as (device, _):
+        base = bring_to(state, device, bench)
+        assert status_of(device).counter == 2
+        before = bench.table.card.read_bytes()
+        for key, terms, status in lies:
+            with pytest.raises((DeviceError, ImageError)) as raised:
+                UpdateCalls(device).begin_expert(update_for(bench.images["expert"], base, key, **terms))
+            assert raised.value.status == (Status.E_NO_MODEL if state.endswith("no model") else status)
+            model = Path(shutil.copy(images["new"], bench.images["new"]))
+            if key is not None:
+                sign_image(model, key, **terms)
+            with pytest.raises((DeviceError, ImageError)) as raised:
+                begin_model(device, model)
+            assert raised.value.status == status
+        assert bench.table.card.read_bytes() == before
 
 
 def test_a_card_is_updated_as_its_board_would(
