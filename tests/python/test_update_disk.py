@@ -80,6 +80,25 @@ def test_a_disk_is_written_and_updated(
     assert (found["running"], found["active"], found["trial"], found["no_model"]) == ("B", "B", None, None)
 
 
+def test_looking_at_a_card_with_a_trial_says_what_it_costs(
+    images: dict[str, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    """The card is started for it, and after the last start the trial is over."""
+    card = tmp_path / "card.img"
+    run(capsys, "flash", "--board", "virt-aarch64", "--model", images["old"], "--to", card)
+    look = ("update", "status", "--card", card)
+    assert "starts" not in "".join(json.loads(run(capsys, *look, "--json")[0])["advice"])
+    run(capsys, "update", "model", images["new"], "--card", card, "--no-confirm")
+    for left in (1, 0):
+        found = json.loads(run(capsys, *look, "--json")[0])
+        assert (found["trial"], found["tries_left"]) == ("B", left)
+        assert (
+            found["advice"][-1]
+            == f"Each look at a card starts it: {left} of the trial's starts are left after this one."
+        )
+    assert json.loads(run(capsys, *look, "--json")[0])["last_result"] == "tries_used"
+
+
 def test_a_disk_that_cannot_be_written_or_is_too_small(
     disk: Disk, card: Path, images: dict[str, Path], tmp_path: Path, capsys: Capture
 ) -> None:

@@ -479,10 +479,15 @@ def status_command(experts: bool, card: Path | None, as_json: bool, **values: An
     missing = why_no_model(info, info.board)
     # A card was started by this machine's firmware, which says nothing of the firmware of the board that gets it.
     has_key = info.has_key if card is None or values["public_key"] is not None else None
+    advice = report.advice(status)
+    if card is not None and status.trial:
+        advice.append(
+            f"Each look at a card starts it: {status.tries_left} of the trial's starts are left after this one."
+        )
     if as_json:
         no_model = None if missing is None else missing.message
         places = [{name: getattr(one, name) for name in ("layer", "expert", "generation")} for one in replaced]
-        found = {**report.as_json(status), "has_key": has_key, "no_model": no_model}
+        found = {**report.as_json(status), "advice": advice, "has_key": has_key, "no_model": no_model}
         output.emit_json({**found, **({"replaced": places} if experts else {})})
         return
     rows = [*report.rows(status, starts=missing is None), ["takes", report.takes(has_key)]]
@@ -490,7 +495,7 @@ def status_command(experts: bool, card: Path | None, as_json: bool, **values: An
     output.table(["", ""], rows)
     if missing is not None:
         output.note(str(missing))
-    for line in report.advice(status):
+    for line in advice:
         output.note(line)
 
 
