@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 import campaigns
 from colibri_sdk.errors import ColibriError
@@ -43,6 +44,11 @@ CONSOLES = pytest.StashKey[list[tuple[str, Callable[[], bytes]]]]()
 CONSOLE_BYTES = 16_384
 
 PackModel = Callable[[str], Path]
+
+# The same examples in every run: what a commit is worth does not depend on the draw. `--hypothesis-profile=default`
+# draws others.
+settings.register_profile("same", derandomize=True)
+settings.load_profile("same")
 
 
 def pytest_configure() -> None:
