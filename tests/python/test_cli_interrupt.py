@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import select
 import signal
 import subprocess
 import sys
@@ -38,11 +39,13 @@ sys.argv = ["", "boards"]
 main.main()
 """
 
-# `colibri-sdk test` with another program in pytest's place.
+# `colibri-sdk test` with another program in pytest's place; it may be late when it has passed on a signal.
 TEST_COMMAND = """
-import sys
+import subprocess, sys, time
 from colibri_sdk.cli import main
-sys.executable, sys.argv = sys.argv[1], ["", "test"]
+send = subprocess.Popen.send_signal
+subprocess.Popen.send_signal = lambda child, number: (send(child, number), time.sleep(float(sys.argv[2])))
+sys.executable, sys.argv = sys.argv[1], ["", "test", sys.argv[2]]
 main.main()
 """
 
@@ -116,15 +119,18 @@ def test_chat_does_not_take_a_request_to_terminate_for_ctrl_c(monkeypatch: pytes
 # ----------------------------------------------------------------------------------------------- colibri-sdk test
 
 
+@pytest.mark.parametrize("late", ["0", "1"])
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_tests_may_take_their_time_to_end(end: signal.Signals, tmp_path: Path) -> None:
-    """The second Ctrl-C finds them still ending, and kills nothing either."""
+def test_interrupted_tests_may_take_their_time_to_end(end: signal.Signals, late: str, tmp_path: Path) -> None:
+    """The second Ctrl-C finds them still ending, and kills nothing either; nor when it comes while the first one is
+    passed on: the command ended then, and they went on."""
     pytest_program = executable(tmp_path / "program", SLOW_TO_END.format(python=sys.executable))
-    with python(TEST_COMMAND, str(pytest_program)) as process:
+    with python(TEST_COMMAND, str(pytest_program), late) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         for number in (end, signal.SIGINT):
             process.send_signal(number)
+            assert select.select([process.stdout], [], [], WAIT_SECONDS)[0], "it was not told"
             assert process.stdout.readline() == "interrupted\n"
         process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 130
