@@ -66,6 +66,12 @@ static colibri_status check_ffn(const struct col_ffn *f, const uint8_t *base, ui
     return COLIBRI_OK;
 }
 
+colibri_status col_image_check_expert(const struct col_image *image, uint32_t layer, const uint8_t *blob,
+                                      struct colibri_detail *detail)
+{
+    return check_ffn(&image->layer[layer].expert, blob, layer, detail);
+}
+
 static colibri_status check_layer(const struct col_image *image, uint32_t layer, struct colibri_detail *detail)
 {
     const struct col_layer *l = &image->layer[layer];
@@ -90,7 +96,7 @@ static colibri_status check_layer(const struct col_image *image, uint32_t layer,
     for (uint32_t e = 0; e < l->router.experts && !image->front; e++) {
         struct col_place place;
         col_image_effective(image, l->first_expert + e, &place);
-        COL_REQUIRE(check_ffn(&l->expert, image->base + place.offset, layer, detail));
+        COL_REQUIRE(col_image_check_expert(image, layer, image->base + place.offset, detail));
     }
     return COLIBRI_OK;
 }

@@ -85,6 +85,10 @@ COLIBRI_MUST_CHECK colibri_status col_image_open_page(const void *page, struct c
 COLIBRI_MUST_CHECK colibri_status col_image_check_content(const struct col_image *image,
                                                           struct colibri_detail *detail);
 
+/* Checks the numbers of one blob, as col_image_check_content does those of all: `blob` is one of the layer's experts. */
+COLIBRI_MUST_CHECK colibri_status col_image_check_expert(const struct col_image *image, uint32_t layer,
+                                                         const uint8_t *blob, struct colibri_detail *detail);
+
 /* Checks the CRC-32 of one section that exists; those that have checksums of their own have 0 in the directory. */
 COLIBRI_MUST_CHECK colibri_status col_image_check_section(const struct col_image *image, uint32_t kind,
                                                           struct colibri_detail *detail);

@@ -125,10 +125,11 @@ static colibri_status check_page(struct update *update, struct colibri_detail *d
 {
     struct update_job *job = &update->job;
     const struct col_image *image = &update->image;
-    uint8_t *page = update->buffer;
+    uint8_t *blob = NULL;
     if (!image->front) {
-        page = update->setup.image + image->section[COL_SECTION_EXPERTS]->offset + update->expert.offset + job->done;
+        blob = update->setup.image + image->section[COL_SECTION_EXPERTS]->offset + update->expert.offset;
     }
+    uint8_t *page = blob == NULL ? update->buffer : blob + job->done;
     colibri_status status =
         update_read(update, update->first + job->done / HAL_BLOCK, COL_PAGE / HAL_BLOCK, page, detail);
     if (status != COLIBRI_OK) {
@@ -148,8 +149,10 @@ static colibri_status check_page(struct update *update, struct colibri_detail *d
     if (!trust_same_digest(digest, update->expert.digest, sizeof digest)) {
         return col_fail(COLIBRI_E_EXPERT_CHECKSUM, detail, "digest", digest[0], update->expert.digest[0]);
     }
-    job->listing = true;
-    return (colibri_status)COLIBRI_PENDING;
+    /* As at the start, which would fail; experts that are read on demand are looked at neither then nor now. */
+    status = blob == NULL ? COLIBRI_OK : col_image_check_expert(image, update->expert.layer, blob, detail);
+    job->listing = status == COLIBRI_OK;
+    return job->listing ? (colibri_status)COLIBRI_PENDING : status;
 }
 
 colibri_status update_step_expert(struct update *update, uint64_t *result, struct colibri_detail *detail)

@@ -198,6 +198,15 @@ colibri_status col_image_open_page(const void *page, struct col_image *image, st
     return col_image_open(page, 0, image, detail);
 }
 
+colibri_status col_image_check_expert(const struct col_image *image, uint32_t layer, const uint8_t *blob,
+                                      struct colibri_detail *detail)
+{
+    (void)image;
+    (void)layer;
+    (void)blob;
+    return col_fail(COLIBRI_E_IMAGE_NUMBER, detail, "fake", 0, 1);
+}
+
 void col_image_effective(const struct col_image *image, uint32_t index, struct col_place *place)
 {
     (void)image;

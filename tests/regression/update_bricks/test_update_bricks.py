@@ -28,7 +28,7 @@ from colibri_sdk.update.expert import describe_update, expert_content, update_ex
 from colibri_sdk.update.model import update_model
 from fixed_key import KEY
 from forge import Forge
-from update_images import EXPERT, LAYER
+from update_images import EXPERT, LAYER, blob
 
 
 @contextmanager
@@ -114,3 +114,23 @@ def test_a_list_of_a_single_byte_is_refused(
             calls.commit(Silent())
         assert getattr(raised.value, "status", None) == Status.E_IMAGE_DIMENSION
         assert getattr(raised.value, "where", None) == "updates"
+
+
+def test_an_expert_with_numbers_that_are_none_is_refused(
+    firmware: Callable[[str], Any], images: dict[str, Path], tmp_path: Path
+) -> None:
+    """Where experts are in memory, the start looks at their numbers: there was no model behind the next restart, and
+    without one no expert that could be replaced."""
+    board, built = load_board("host"), firmware("host")
+    card = make_card(built, images["old"], tmp_path / "card.img")
+    wrong = tmp_path / "wrong.blob"
+    wrong.write_bytes(b"\xff" * len(blob(images["old"])))
+    with started(board, built, card) as device:
+        with expert_content(wrong, LAYER, EXPERT) as content, pytest.raises(ColibriError) as raised:
+            update_expert(device, content, LAYER, EXPERT, progress=Silent())
+        assert getattr(raised.value, "status", None) == Status.E_IMAGE_NUMBER
+        assert getattr(raised.value, "where", None) == "gate"
+        with expert_content(images["expert"], LAYER, EXPERT) as content:
+            assert update_expert(device, content, LAYER, EXPERT, progress=Silent()).generation == 1
+        device.reboot()
+        assert device.info().state == "ready"
