@@ -196,6 +196,19 @@ def test_a_choice_that_does_not_fit_leaves_the_device_answering(hummingbird: Pac
         assert [one["mode"] for one in (chosen, kept, again)] == ["block", "block", "mapped"]
 
 
+@pytest.mark.parametrize("words", [("run", PROMPT), ("top", "--once"), ("chat",)], ids=lambda words: str(words[0]))
+def test_a_device_without_a_model_says_so_to_all_that_ask_it(
+    words: tuple[str, ...], hummingbird: PackModel, public_key: Path
+) -> None:
+    """The first request that needs a model was named, and what is wrong with it, but not that there is none."""
+    with emulate(hummingbird("q8"), "--public-key", str(public_key)) as port:
+        done = subprocess.run(
+            [*COLIBRI, *words, "--port", port], capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
+        )
+    assert (done.returncode, done.stdout) == (8, "")
+    assert done.stderr.startswith(f"error: {port}: no model: signature (unsigned)\n")
+
+
 def test_emulate_ends_in_order_when_it_is_terminated(hummingbird: PackModel, tmp_path: Path) -> None:
     with emulate(hummingbird("q8"), "--socket", str(tmp_path / "link"), end=signal.SIGTERM):
         assert (tmp_path / "link").exists()

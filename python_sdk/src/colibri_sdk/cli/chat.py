@@ -56,7 +56,7 @@ def command(model_argument: Path | None, history: bool | None, card_image: Path 
         if values["model"] is not None:
             raise UsageError("MODEL is given twice", "Leave --model out.")
         values["model"] = model_argument
-    with options.open_target(store=store, **values) as target:
+    with options.open_model(store=store, **values) as target:
         info = target.device.info()
         keep = info.context >= SHORT_CONTEXT if history is None else history
         conversation = Conversation(_card(info.image_id, card_image) if keep else None, keep)

@@ -79,7 +79,7 @@ def _answering(
         engine = runners.EngineRunner(runners.open_engine(packed))
         yield lambda prompt: engine.answer(prompt, max_tokens)
         return
-    with options.open_target(port=port, board_name=board_name, model=None if port else packed, store=store) as target:
+    with options.open_model(port=port, board_name=board_name, model=None if port else packed, store=store) as target:
         if port:
             runners.require_image(target.device, packed)
         device = runners.DeviceRunner(target.device)

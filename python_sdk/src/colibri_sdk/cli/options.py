@@ -290,3 +290,13 @@ def open_target(
         options: dict[str, Any] = {**limit, **({"cpu": cpu} if cpu else {})}
         with targets.emulated(board, image, directory=Path(scratch), log=output.note, store=store, **options) as target:
             yield target
+
+
+@contextmanager
+def open_model(**values: Any) -> Iterator[Target]:
+    """The same of a device that is to have a model; of one that has none, its reason is the error."""
+    from colibri_sdk.targets import require_model
+
+    with open_target(**values) as target:
+        require_model(target.device, target.where)
+        yield target

@@ -54,7 +54,7 @@ def command(
         if not as_json:
             output.piece(token.text)
 
-    with options.open_target(store=store, **values) as target:
+    with options.open_model(store=store, **values) as target:
         answer = ask(
             target.device,
             arguments[-1],

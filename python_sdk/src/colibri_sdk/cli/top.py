@@ -59,7 +59,7 @@ def command(
         values["model"] = model_argument
     asked = read_prompts(prompts, limit) if prompts else []
     store = options.take_store(values)
-    with options.open_target(**values, store=store) as target:
+    with options.open_model(**values, store=store) as target:
         info = target.device.info()
         moments = watch(target.device, asked, max_tokens=max_tokens) if asked else ()  # which clears the counters
         if asked and not (once or as_json) and sys.stdout.isatty():
