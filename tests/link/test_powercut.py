@@ -3,6 +3,8 @@
 
 All cuts with the optimised program, a sample with the updating code under ASan and UBSan. By hand, with updates tried
 after every cut and with every write failing: scons build/host/powercut && build/host/powercut OLD NEW 1
+
+And a short run of the fuzz target of updates, which has the simulator's device.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import checkpoints
 from colibri_sdk import paths
 from colibri_sdk.build import run_scons
 from colibri_sdk.convert import pack
+from fuzzing import FUZZ, assert_no_finding, compiler
 from link import native
 
 SETTINGS = checkpoints.config(
@@ -30,6 +34,9 @@ FAULTS = re.compile(r"^(\d+) writes failed or were not what was written$", re.MU
 BAD_READS = re.compile(r"^(\d+) reads of starts failed, (\d+) boot states were lost$", re.MULTILINE)
 SCENARIOS = 10
 HALVES = 3  # before a sector, half of it and old, half of it and garbage; a fourth cut where others of its write follow
+FUZZ_RUNS = 2_000
+SCRIPTS, SCRIPT_BYTES = 50, 400  # that the fuzzer begins with
+SIMULATOR = native.ROOT / "host_tools" / "powercut"
 # What updates a device, and chooses what starts.
 UPDATING = ("boot", "loader", "trust", "update", "update_expert", "update_list", "update_model", "volume")
 
@@ -95,7 +102,7 @@ def optimised() -> Path:
 @pytest.fixture(scope="module")
 def sanitized(optimised: Path, build_directory: Path) -> Path:
     """With the engine as it is; tests/parity has that under the sanitizers."""
-    sources = [*sorted((native.ROOT / "host_tools" / "powercut").glob("*.c"))]
+    sources = [*sorted(SIMULATOR.glob("*.c"))]
     sources += [native.RUNTIME / f"{name}.c" for name in UPDATING]
     engine = optimised.parent / "libcolibri.a"
     return native.compile_c(build_directory / "powercut", [*sources, engine], native.SANITIZE)
@@ -166,3 +173,23 @@ def test_a_medium_that_changes_the_order_is_found_out(optimised: Path, images: l
     assert sum(name.startswith("experts") for name in report.wrong) == 3
     assert all(count > 0 for name, count in report.wrong.items() if name.startswith("experts")), report.text
     assert report.total[2] == sum(report.wrong.values())
+
+
+@pytest.mark.fuzz
+def test_whatever_is_sent_the_device_starts(
+    optimised: Path, images: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, seeds = tmp_path / "fuzz_update", tmp_path / "seeds"
+    flags = ["-std=c11", "-O1", "-g", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
+    sources = [FUZZ / "fuzz_update.c", *(SIMULATOR / f"{name}.c" for name in ("device", "disk", "scenario", "sign"))]
+    sources += [native.RUNTIME / f"{name}.c" for name in UPDATING]
+    parts = native.with_monocypher(program, sources, compiler(), flags)
+    engine = str(optimised.parent / "libcolibri.a")
+    subprocess.run([compiler(), *flags, *parts, engine, "-o", str(program)], check=True, timeout=600)
+    seeds.mkdir()
+    random = np.random.default_rng(1)
+    for number in range(SCRIPTS):
+        (seeds / str(number)).write_bytes(random.bytes(SCRIPT_BYTES))
+    for name, image in zip(("FUZZ_OLD", "FUZZ_NEW"), images, strict=True):
+        monkeypatch.setenv(name, str(image))
+    assert_no_finding(program, seeds, tmp_path, FUZZ_RUNS, f"-max_len={2 * SCRIPT_BYTES}")
