@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from elftools.elf.elffile import ELFFile
 
+from colibri_sdk.engine import Engine, Library
 from colibri_sdk.errors import DeviceError, ImageError
 from colibri_sdk.link import messages
 from colibri_sdk.link.frames import Kind
@@ -93,6 +95,14 @@ def test_a_no_and_a_yes_are_not_shown_as_numbers(status: Status, where: str, wor
     error = failure(status, "sentence", subject="subject", where=where, got=0, wanted=1)
     assert error.message == f"subject: sentence {words}"
     assert (error.got, error.wanted) == (0, 1)
+
+
+def test_a_text_for_a_model_without_a_tokenizer(tiny: Callable[[str, str], Path], host_library: Path) -> None:
+    """The advice was to build and flash the firmware again."""
+    engine = Engine(Library.load(host_library), tiny("llama", "q8"))
+    with pytest.raises(ImageError, match="the model has no tokenizer") as raised:
+        engine.prompt("hello")
+    assert raised.value.status == Status.E_IMAGE_UNSUPPORTED and "token ids" in raised.value.hint
 
 
 def test_symbols(fake_host: Path) -> None:

@@ -136,12 +136,18 @@ def failure(status: int, sentence: str, *, subject: str, where: str, got: int, w
 
     `subject` names what was worked on; `where`, `got` and `wanted` are the device's struct colibri_detail.
     """
+    advice = hint(status)
+    if status == Status.E_IMAGE_UNSUPPORTED and not where:  # what an image holds, all else, is named
+        sentence, advice = (
+            "the model has no tokenizer, and a text needs one",
+            "Give token ids, or pack one with its own.",
+        )
     message = f"{subject}: {sentence}"
     if where:
         message += f" ({where}{_numbers(status, got, wanted)})"
     of_image = Status.E_IMAGE_UNSUPPORTED <= status <= Status.E_IMAGE_SIZE or status == Status.E_OTHER_BOARD
     kind = ImageError if of_image else DeviceError
-    return kind(message, hint(status), status=status, where=where, got=got, wanted=wanted)
+    return kind(message, advice, status=status, where=where, got=got, wanted=wanted)
 
 
 def _numbers(status: int, got: int, wanted: int) -> str:
