@@ -47,13 +47,14 @@ static colibri_status check_base(const struct update *update, const struct col_u
 }
 
 /* While another model waits on trial, which was taken with the counter of then: one that is raised here would not be heeded
- * when that one starts and is confirmed. */
+ * when that one starts and is confirmed. It may wait where nobody knows it, because the boot state's write seemed to fail. */
 static colibri_status check_trial(const struct update *update, const struct col_update *expert,
                                   struct colibri_detail *detail)
 {
     const uint32_t trial = update_trial_slot(update);
     const uint64_t counter = update_counter(update);
-    return !trust_has_key() || trial == 0 || trial == update_running_slot(update) || expert->counter <= counter
+    const bool waits = trial == 0 ? update->setup.boot->doubtful : trial != update_running_slot(update);
+    return !trust_has_key() || !waits || expert->counter <= counter
                ? COLIBRI_OK
                : col_fail(COLIBRI_E_UPDATE_STATE, detail, "trial", expert->counter, counter);
 }

@@ -30,6 +30,14 @@ static bool takes_back(const struct campaign *campaign, const struct scenario *s
     return same_future(&future, before);
 }
 
+/* Until then it may start, and be confirmed with a counter that it was signed with before this one. */
+static bool keeps_counter(const struct campaign *campaign, struct device *device)
+{
+    static const struct action ahead = {.kind = ACTION_EXPERT_AHEAD, .layer = 1, .expert = 1};
+    return !trust_has_key() || !device->boot.doubtful ||
+           scenario_act(&ahead, &campaign->images, device) == COLIBRI_E_UPDATE_STATE;
+}
+
 /* A step with a write that goes wrong, then the same step again. */
 static bool survives(const struct campaign *campaign, const struct scenario *scenario, uint32_t step, size_t write,
                      enum disk_fault fault, const struct future *before, const struct future *after)
@@ -55,7 +63,7 @@ static bool survives(const struct campaign *campaign, const struct scenario *sce
     }
     ok = ok && takes_updates(campaign, scenario, &copy);
     if (ok && status != COLIBRI_OK && action->kind == ACTION_MODEL && fault == DISK_FAULT_UNREADABLE) {
-        ok = takes_back(campaign, scenario, &device, &copy, before);
+        ok = keeps_counter(campaign, &device) && takes_back(campaign, scenario, &device, &copy, before);
     }
     if (ok && status != COLIBRI_OK && !device.update.broken && action->kind != ACTION_BOOT) {
         ok = scenario_act(action, &campaign->images, &device) == COLIBRI_OK;
