@@ -263,14 +263,19 @@ def test_a_restart_whose_answer_is_lost_is_a_restart(line: socket.socket) -> Non
 
 
 class CutsAMessage(Between):
-    """Plays a device whose next message is too short to be one."""
+    """Plays a device whose next message is too short to be one. What is sent again, as its ACK is late, is none."""
 
     cutting = False
+    _next = 0
 
     def _from_device(self, frame: Frame) -> None:
-        if self.cutting and frame.kind == Kind.DATA:
-            self.cutting = False
-            frame = replace(frame, payload=frame.payload[:3])
+        if frame.kind == Kind.SYN_ACK:
+            self._next = 0
+        if frame.kind in (Kind.DATA, Kind.MORE) and frame.seq == self._next:
+            self._next = (self._next + 1) % 256
+            if self.cutting and frame.kind == Kind.DATA:
+                self.cutting = False
+                frame = replace(frame, payload=frame.payload[:3])
         super()._from_device(frame)
 
 
