@@ -266,11 +266,11 @@ class CutsAMessage(Between):
     """Plays a device whose next message is too short to be one. What is sent again, as its ACK is late, is none."""
 
     cutting = False
-    _next = 0
+    _session, _next = 0, 0
 
     def _from_device(self, frame: Frame) -> None:
-        if frame.kind == Kind.SYN_ACK:
-            self._next = 0
+        if frame.session != self._session:
+            self._session, self._next = frame.session, 0
         if frame.kind in (Kind.DATA, Kind.MORE) and frame.seq == self._next:
             self._next = (self._next + 1) % 256
             if self.cutting and frame.kind == Kind.DATA:
