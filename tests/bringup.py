@@ -14,7 +14,7 @@ from colibri_sdk.boards import Board, load_board
 from colibri_sdk.build import Firmware, build_bringup
 from colibri_sdk.emulator import Emulator
 
-REPLY_SECONDS = 60.0
+REPLY_SECONDS = 300.0
 BOARDS = ("rpi3", "virt-aarch64", "virt-riscv64", "hifive-unleashed")
 
 

@@ -289,14 +289,14 @@ def test_board_starts_again(name: str, command: str, boot: Boot) -> None:
 def test_board_switches_itself_off(name: str, boot: Boot) -> None:
     console = boot(name)
     console.send("off 0")
-    assert console.running.wait(60.0) == 0
+    assert console.running.wait(300.0) == 0
     assert console.closed_by_board
 
 
 def test_test_finisher_hands_out_an_exit_code(boot: Boot) -> None:
     console = boot("virt-riscv64")
     console.send("off 7")
-    assert console.running.wait(60.0) == 7
+    assert console.running.wait(300.0) == 7
 
 
 @pytest.mark.parametrize("cpu", load_board("virt-aarch64").emulator.cpus)
