@@ -18,6 +18,7 @@ class Cable:
         self._listener.bind(str(outside))
         self._listener.listen()
         self._ends: list[socket.socket] = []
+        self._relays: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._accept, daemon=True)
 
     def __enter__(self) -> Cable:
@@ -39,7 +40,8 @@ class Cable:
             device.connect(str(self._device))
             self._ends += [client, device]
             for pair in itertools.permutations((client, device)):
-                threading.Thread(target=self._relay, args=pair, daemon=True).start()
+                self._relays.append(threading.Thread(target=self._relay, args=pair, daemon=True))
+                self._relays[-1].start()
 
     @staticmethod
     def _relay(source: socket.socket, target: socket.socket) -> None:
@@ -55,5 +57,9 @@ class Cable:
                 end.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
+        for relay in self._relays:
+            relay.join()  # or it would go on with whatever is opened next
+        for end in self._ends:
             end.close()
         self._ends.clear()
+        self._relays.clear()
