@@ -218,9 +218,10 @@ def test_emulator_that_ends_at_once_is_quoted(fake_board: Board, tmp_path: Path)
 
 
 def test_a_cards_board_that_ends_at_once_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was said that the other side closed the line, and to check the cable."""
+    """It was said that the other side closed the line, and to check the cable. The line ends before the process."""
     path = tmp_path / "program"
-    program(tmp_path, "echo 'cannot map 2147483648 bytes' >&2; exit 2")
+    end = "import os, sys, time; os.close(int(sys.argv[1])); time.sleep(0.5); sys.exit(2)"
+    program(tmp_path, f"echo 'cannot map 2147483648 bytes' >&2; exec {sys.executable} -c '{end}' $2")
     monkeypatch.setattr("colibri_sdk.build.build", lambda *_, **__: Firmware(path, None, {}))
     (tmp_path / "card.img").write_bytes(bytes(512))
     with (

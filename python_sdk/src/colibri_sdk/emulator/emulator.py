@@ -182,6 +182,8 @@ class Emulator:
 
     def failure(self, message: str) -> EmulatorError:
         """An error with everything that helps: what the emulator printed and what the board said."""
+        if self._relay is not None and self._relay.board_has_ended:
+            self._wait_ended()  # its line ends a moment before the process does
         ended = self._process.poll() if self._process else None
         if ended is not None:
             message += f"; the emulator ended with exit code {ended}"

@@ -36,6 +36,12 @@ class Relay:
         with self._lock:
             return bytes(self._record)
 
+    @property
+    def board_has_ended(self) -> bool:
+        """Nothing more comes from it: its end of the line is closed."""
+        with self._lock:
+            return self._closed
+
     def attach(self) -> socket.socket:
         """A new user; the one before is cut off."""
         ours, theirs = socket.socketpair()
