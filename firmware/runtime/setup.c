@@ -351,11 +351,11 @@ static void say_no_model(struct service *service, colibri_status status, const s
     log_end(&service->log);
 }
 
-/* Ends updates. With nothing running, a device that has a key must not take what it would have refused before. */
-static void close_updates(struct service *service)
+/* Sets updates up anew. With nothing running, a device that has a key must not take what it would have refused before. */
+static void init_updates(struct service *service, struct update_setup setup)
 {
-    const struct update_setup setup = {.own_counter = update_own_counter(&service->update),
-                                       .counter = update_counter(&service->update)};
+    setup.own_counter = update_own_counter(&service->update);
+    setup.counter = update_counter(&service->update);
     update_init(&service->update, &setup);
 }
 
@@ -369,10 +369,8 @@ static void open_updates(struct service *service)
                                        .board = hal_board.name,
                                        .engine = model->engine,
                                        .image = chosen && model->engine != NULL ? hal_board.memory : NULL,
-                                       .image_bytes = model->loaded_bytes,
-                                       .own_counter = update_own_counter(&service->update),
-                                       .counter = update_counter(&service->update)};
-    update_init(&service->update, &setup);
+                                       .image_bytes = model->loaded_bytes};
+    init_updates(service, setup);
 }
 
 static void end(struct service *service, colibri_status status, const struct colibri_detail *detail, uint64_t start)
@@ -513,7 +511,7 @@ void setup_configure(struct service *service, struct request *request)
         return;
     }
     const uint64_t start = hal_board.clock.api->ticks(hal_board.clock.config, hal_board.clock.state);
-    close_updates(service);
+    init_updates(service, (struct update_setup){0}); /* they end */
     service_begin(service, request);
     service->model.engine = NULL;
     service->state = DEVICE_LOADING;
