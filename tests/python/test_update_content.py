@@ -108,4 +108,4 @@ def test_checksums_of_content_are_those_of_its_bytes() -> None:
     data = random.Random(5).randbytes((1 << 20) + 3 * PAGE)
     content = content_of(data)
     assert content.crc(Range(PAGE, len(data) - PAGE)) == zlib.crc32(data[PAGE:])
-    assert content.digest() == hashlib.blake2b(data, digest_size=32).digest()
+    assert content.digest == hashlib.blake2b(data, digest_size=32).digest()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import zlib
 from collections import deque
@@ -49,6 +50,7 @@ class Content:
             crc = zlib.crc32(data, crc)
         return crc
 
+    @functools.cached_property
     def digest(self) -> bytes:
         """BLAKE2b-256 of it all, as an image states for each expert."""
         digest = hashlib.blake2b(digest_size=DIGEST_BYTES)

@@ -70,7 +70,7 @@ def expert_content(path: Path, layer: int, expert: int) -> Iterator[Content]:
         with ImageFile(path) as image:
             place = image.place(image.expert_index(layer, expert))
             content = Content(lambda at, count: image.bytes_at(place.offset + at, count), place.size)
-            if content.digest() != place.digest:
+            if content.digest != place.digest:
                 name = f"expert {layer}/{expert}"
                 raise ImageError(
                     f"{path.name} is damaged: {name} has another digest than is stated",
@@ -122,7 +122,7 @@ def describe_update(
     record["crc32"] = content.crc(Range(0, content.bytes))
     record["counter"], record["board"] = counter, board.encode()
     record["image_id"] = np.void(bytes.fromhex(image_id))
-    record["digest"] = np.void(content.digest())
+    record["digest"] = np.void(content.digest)
     return record.tobytes()
 
 

@@ -107,7 +107,7 @@ def open_package(path: Path) -> Iterator[Package]:
         content = Content(lambda at, count: data[_BLOB_AT + at : _BLOB_AT + at + count], size - _BLOB_AT)
         if content.bytes != int(record["bytes"]):
             raise _damaged(path, f"its blob has {content.bytes} bytes and is stated to have {record['bytes']}")
-        if content.digest() != bytes(record["digest"]):
+        if content.digest != bytes(record["digest"]):
             raise _damaged(path, "its blob's digest is another than it states")
         yield Package(update, content)
 
