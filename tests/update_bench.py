@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from colibri_sdk import emulator
@@ -20,10 +21,12 @@ from colibri_sdk.device import Device
 from colibri_sdk.emulator import Emulator
 from colibri_sdk.flash import volume, write_card
 from colibri_sdk.flash.card import MODEL_TYPE, read_partitions
-from colibri_sdk.image.layout import PAGE
+from colibri_sdk.image.layout import PAGE, UPDATE
 from colibri_sdk.image.reader import ImageFile
+from colibri_sdk.link.session import Session
+from colibri_sdk.signing import PrivateKey, sign_update
 from colibri_sdk.update.calls import UpdateCalls
-from colibri_sdk.update.expert import ExpertUpdate, expert_content, update_expert
+from colibri_sdk.update.expert import ExpertUpdate, describe_update, expert_content, update_expert
 from colibri_sdk.update.messages import UpdateStatus
 from colibri_sdk.update.model import ModelUpdate, host_twin, update_model
 from colibri_sdk.update.transfer import Transfer
@@ -62,11 +65,16 @@ class Bench:
         ):
             yield device, running
 
+    @property
+    def model_start(self) -> int:
+        """The card's byte at which its model partition begins."""
+        (start,) = [part.start for part in read_partitions(self.card) if part.type == MODEL_TYPE]
+        return start
+
     def boot_state(self) -> volume.BootState:
         """As the card has it at this moment, while a board runs too."""
-        (start,) = [part.start for part in read_partitions(self.card) if part.type == MODEL_TYPE]
         with self.card.open("rb") as file:
-            found = volume.read(file, start, str(self.card))
+            found = volume.read(file, self.model_start, str(self.card))
         assert found is not None
         return found[1]
 
@@ -92,13 +100,39 @@ def renew(device: Device, image: Path, **options: Any) -> ModelUpdate:
     return update_model(device, image, **{"progress": Silent(), "log": lambda _: None, **options})
 
 
-def put_on_trial(device: Device, image: Path, *, tries: int = 0) -> None:
-    """Writes a model and puts it on trial. It is not started."""
+def update_for(image: Path, base: Path, key: PrivateKey | None, **terms: Any) -> bytes:
+    """The struct col_update of the one expert that differs, from `image`, for devices that run `base`: generation 1 and
+    counter 2, unless `terms` say otherwise."""
+    with ImageFile(base) as file, expert_content(image, LAYER, EXPERT) as content:
+        made = describe_update(
+            content, LAYER, EXPERT, **{"generation": 1, "image_id": file.image_id, "counter": 2, **terms}
+        )
+    return made if key is None else sign_update(np.frombuffer(made, UPDATE)[0], key)
+
+
+def begin_model(device: Device, image: Path, *, tries: int = 0) -> UpdateCalls:
+    """Opens the update of a model, of which nothing is sent yet."""
     calls = UpdateCalls(device)
     with ImageFile(image) as file:
         calls.begin_model(file.bytes_at(0, PAGE), file.signature.encode(), tries)
+    return calls
+
+
+def put_on_trial(device: Device, image: Path, *, tries: int = 0) -> None:
+    """Writes a model and puts it on trial. It is not started."""
+    calls = begin_model(device, image, tries=tries)
+    with ImageFile(image) as file:
         Transfer(calls, file, calls.directory(), device.info().image_bytes).run(Silent())
     calls.commit(Silent())
+
+
+@contextmanager
+def leaving_together(session: Session) -> Iterator[None]:
+    """The requests that are made meanwhile are sent behind it, in one piece."""
+    with pytest.MonkeyPatch.context() as held:
+        held.setattr(session._peer, "poll", lambda _: b"")
+        yield
+    session._transport.wake()
 
 
 def status_of(device: Device) -> UpdateStatus:

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+import fuzzing
 from colibri_sdk.build import build_monocypher
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,3 +57,11 @@ def compile_c(out: Path, sources: Sequence[Path], flags: Sequence[str]) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
     return out
+
+
+def compile_fuzz_target(out: Path, sources: Sequence[Path], *libraries: Path) -> None:
+    """For libFuzzer, under ASan and UBSan."""
+    flags = ["-std=c11", "-O1", "-g", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
+    parts = with_monocypher(out, sources, fuzzing.compiler(), flags)
+    command = [fuzzing.compiler(), *flags, *parts, *map(str, libraries), "-o", str(out)]
+    subprocess.run(command, check=True, timeout=600)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fuzzing import FUZZ, assert_no_finding, compiler
+from fuzzing import FUZZ, assert_no_finding
 from link import native
 
 RUNS = 40_000
@@ -18,9 +18,7 @@ RUNS = 40_000
 @pytest.mark.fuzz
 def test_short_run(tmp_path: Path) -> None:
     program, seeds = tmp_path / "fuzz_link", tmp_path / "seeds"
-    flags = ["-std=c11", "-O1", "-g", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
     sources = [FUZZ / "fuzz_link.c", *native.runtime_sources(), *native.ENGINE_PARTS]
-    parts = native.with_monocypher(program, sources, compiler(), flags)
-    subprocess.run([compiler(), *flags, *parts, "-o", str(program)], check=True, timeout=600)
+    native.compile_fuzz_target(program, sources)
     subprocess.run([sys.executable, FUZZ / "seeds_link.py", seeds], check=True, timeout=60)
     assert_no_finding(program, seeds, tmp_path, RUNS, "-max_len=4096")

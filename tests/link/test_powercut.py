@@ -22,7 +22,7 @@ import checkpoints
 from colibri_sdk import paths
 from colibri_sdk.build import run_scons
 from colibri_sdk.convert import pack
-from fuzzing import FUZZ, assert_no_finding, compiler
+from fuzzing import FUZZ, assert_no_finding
 from link import native
 
 SETTINGS = checkpoints.config(
@@ -180,12 +180,9 @@ def test_whatever_is_sent_the_device_starts(
     optimised: Path, images: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program, seeds = tmp_path / "fuzz_update", tmp_path / "seeds"
-    flags = ["-std=c11", "-O1", "-g", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
     sources = [FUZZ / "fuzz_update.c", *(SIMULATOR / f"{name}.c" for name in ("device", "disk", "scenario", "sign"))]
     sources += [native.RUNTIME / f"{name}.c" for name in UPDATING]
-    parts = native.with_monocypher(program, sources, compiler(), flags)
-    engine = str(optimised.parent / "libcolibri.a")
-    subprocess.run([compiler(), *flags, *parts, engine, "-o", str(program)], check=True, timeout=600)
+    native.compile_fuzz_target(program, sources, optimised.parent / "libcolibri.a")
     seeds.mkdir()
     random = np.random.default_rng(1)
     for number in range(SCRIPTS):

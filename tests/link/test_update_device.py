@@ -26,7 +26,7 @@ from colibri_sdk.status import Status
 from colibri_sdk.update.calls import UpdateCalls
 from colibri_sdk.update.expert import describe_update, expert_content
 from colibri_sdk.update.messages import Where, pack_crc
-from update_bench import PROMPT, Bench
+from update_bench import PROMPT, Bench, leaving_together
 from update_images import EXPERT, LAYER, blob
 
 SECTOR, PAGE = 512, 4096
@@ -137,11 +137,9 @@ def test_a_request_that_works_is_alone(firmware: Callable[[str], Any], images: d
         tokens = iter(device.generate(PROMPT, ignore_eos=True, slide=True))  # without end
         next(tokens)
         session, size = device._session, device.info().image_bytes
-        with pytest.MonkeyPatch.context() as held:
-            held.setattr(session._peer, "poll", lambda _: b"")  # so that the three requests leave together
+        with leaving_together(session):
             crc = session.call(Type.UPDATE_CRC, pack_crc(Where.RUNNING_IMAGE, 0, size))
             behind = [session.call(kind) for kind in (Type.UPDATE_CONFIRM, Type.UPDATE_COMMIT)]
-        session._transport.wake()
         for call in behind:
             assert refused(lambda c=call: session.result(c)) == (Status.E_BUSY, "update")
         assert int.from_bytes(session.result(crc), "little") == zlib.crc32(images["large"].read_bytes())

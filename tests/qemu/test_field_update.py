@@ -15,7 +15,6 @@ import pytest
 from colibri_sdk.boards import load_board
 from colibri_sdk.emulator import Emulator
 from colibri_sdk.errors import DeviceError, TransferError
-from colibri_sdk.flash.card import MODEL_TYPE, read_partitions
 from colibri_sdk.flash.volume import BootResult
 from colibri_sdk.status import Status
 from colibri_sdk.update.calls import DATA_AHEAD, UpdateCalls
@@ -131,8 +130,7 @@ def test_a_damaged_model_is_replaced(
     """A device whose model does not load has nothing to copy from, and takes a new one all the same."""
     table = bench("host")
     with table.card.open("r+b") as file:
-        (start,) = [part.start for part in read_partitions(table.card) if part.type == MODEL_TYPE]
-        file.seek(start + (1 << 20) + 20_000)  # in slot A, in the resident weights
+        file.seek(table.model_start + (1 << 20) + 20_000)  # in slot A, in the resident weights
         file.write(b"damage")
     with table.started() as (device, _):
         assert device.info().status == Status.E_IMAGE_CHECKSUM

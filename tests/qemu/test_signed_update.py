@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from colibri_sdk.boards import load_board, with_key
@@ -17,16 +16,13 @@ from colibri_sdk.build import build
 from colibri_sdk.cli.main import run
 from colibri_sdk.device import Device
 from colibri_sdk.errors import EXIT_DEVICE, EXIT_OK, EXIT_USAGE, DeviceError, ImageError
-from colibri_sdk.flash.card import MODEL_TYPE, read_partitions
-from colibri_sdk.image.layout import PAGE, UPDATE, SectionKind
-from colibri_sdk.image.reader import ImageFile
-from colibri_sdk.signing import PrivateKey, sign_image, sign_update
+from colibri_sdk.image.layout import PAGE, SectionKind
+from colibri_sdk.signing import PrivateKey, sign_image
 from colibri_sdk.status import Status
 from colibri_sdk.update.calls import UpdateCalls
-from colibri_sdk.update.expert import describe_update, expert_content
 from fixed_key import KEY
 from forge import Forge
-from update_bench import ALL_BOARDS, Bench, answer, on, put_on_trial, renew, replace, status_of
+from update_bench import ALL_BOARDS, Bench, answer, begin_model, on, put_on_trial, renew, replace, status_of, update_for
 from update_images import EXPERT, LAYER
 
 
@@ -49,14 +45,6 @@ def signed(public_key: Path, images: dict[str, Path], tmp_path: Path) -> Callabl
         return Signed(own, Bench(board, build(board), own["old"], tmp_path / "card.img"))
 
     return make
-
-
-def update_for(image: Path, base: Path, key: PrivateKey | None, **terms: Any) -> bytes:
-    with ImageFile(base) as file, expert_content(image, LAYER, EXPERT) as content:
-        made = describe_update(
-            content, LAYER, EXPERT, **{"generation": 1, "image_id": file.image_id, "counter": 2, **terms}
-        )
-    return made if key is None else sign_update(np.frombuffer(made, UPDATE)[0], key)
 
 
 @on(*ALL_BOARDS)
@@ -126,16 +114,10 @@ def test_a_board_with_a_key_refuses_all_else_before_a_byte_is_written(
         assert answer(device) == answers["old"]
 
 
-def begin_model(device: Device, image: Path) -> None:
-    with ImageFile(image) as file:
-        UpdateCalls(device).begin_model(file.bytes_at(0, PAGE), file.signature.encode())
-
-
 def lose_boot_state(device: Device, table: Bench) -> None:
-    (start,) = [part.start for part in read_partitions(table.card) if part.type == MODEL_TYPE]
     with table.card.open("r+b") as card:
         for page in (1, 2):
-            card.seek(start + page * PAGE)
+            card.seek(table.model_start + page * PAGE)
             card.write(bytes(PAGE))
     device.reboot()
 

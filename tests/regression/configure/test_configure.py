@@ -14,7 +14,7 @@ from colibri_sdk.boards import load_board
 from colibri_sdk.errors import ColibriError
 from colibri_sdk.image.layout import PAGE
 from colibri_sdk.link.messages import StoreMode, Type, pack_configure
-from update_bench import Bench, put_on_trial, status_of
+from update_bench import Bench, leaving_together, put_on_trial, status_of
 
 
 @pytest.fixture
@@ -32,12 +32,10 @@ def test_a_trial_outlives_a_cancelled_configure(bench: Bench, images: dict[str, 
         assert device.info().state == "no model"
         card.rename(bench.card)
         session = device._session
-        with pytest.MonkeyPatch.context() as held:
-            held.setattr(session._peer, "poll", lambda _: b"")  # so that the two requests leave together
+        with leaving_together(session):
             body = pack_configure(StoreMode.AUTO, prefetch=False, cache_slots=0, memory_limit=0)
             configure = session.call(Type.CONFIGURE, body)
             cancel = session.call(Type.CANCEL, struct.pack("<I", configure.number))
-        session._transport.wake()
         assert session.result(cancel) == b"\x01"
         assert session.result(configure)
         status = status_of(device)

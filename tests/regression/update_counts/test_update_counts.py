@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from colibri_sdk.boards import load_board, with_key
@@ -16,34 +15,20 @@ from colibri_sdk.build import build
 from colibri_sdk.convert.progress import Silent
 from colibri_sdk.device import Device
 from colibri_sdk.errors import ColibriError
-from colibri_sdk.image.layout import PAGE, UPDATE
-from colibri_sdk.image.reader import ImageFile
-from colibri_sdk.signing import sign_image, sign_update
+from colibri_sdk.image.layout import PAGE
+from colibri_sdk.signing import sign_image
 from colibri_sdk.status import Status
 from colibri_sdk.update.calls import UpdateCalls
-from colibri_sdk.update.expert import describe_update, expert_content
 from fixed_key import KEY
 from forge import Forge
-from update_bench import Bench, renew, replace, status_of
-from update_images import EXPERT, LAYER
+from update_bench import Bench, begin_model, renew, replace, status_of, update_for
 
 
 def send(device: Device, image: Path) -> UpdateCalls:
     """All of a model, up to COMMIT."""
-    data = image.read_bytes()
-    with ImageFile(image) as file:
-        signature = file.signature.encode()
-    calls = UpdateCalls(device)
-    calls.begin_model(data[:PAGE], signature)
+    data, calls = image.read_bytes(), begin_model(device, image)
     list(calls.send((at, data[at : at + PAGE]) for at in range(PAGE, len(data), PAGE)))
     return calls
-
-
-def signed_update(base: Path, image: Path, **terms: Any) -> bytes:
-    """The expert of `image` that differs, for devices that run `base`."""
-    with ImageFile(base) as file, expert_content(image, LAYER, EXPERT) as content:
-        made = describe_update(content, LAYER, EXPERT, **{"image_id": file.image_id, **terms})
-    return sign_update(np.frombuffer(made, UPDATE)[0], KEY)
 
 
 @pytest.mark.parametrize("sequence", [2, 2**64 - 1])
@@ -80,7 +65,7 @@ def test_the_security_counter_does_not_rise_behind_a_trial(
     bench = Bench(board, build(board), own["old"], tmp_path / "card.img")
 
     def update(kind: str, counter: int, generation: int) -> bytes:
-        return signed_update(own["old"], own[kind], counter=counter, generation=generation)
+        return update_for(own[kind], own["old"], KEY, counter=counter, generation=generation)
 
     with bench.started() as (device, _):
         send(device, own["new"]).commit(Silent())
@@ -108,7 +93,7 @@ def test_the_security_counter_does_not_fall_when_nothing_runs(
         sign_image(own[kind], KEY, counter=counter)
     bench = Bench(board, build(board), own["old"], tmp_path / "card.img")
     with bench.started() as (device, _):
-        replace(device, own["expert"], prepared=signed_update(own["old"], own["expert"], counter=7, generation=1))
+        replace(device, own["expert"], prepared=update_for(own["expert"], own["old"], KEY, counter=7))
         assert (status_of(device).counter, bench.boot_state().counter) == (7, 0)
         for _ in range(2):  # nor by way of another failure
             with pytest.raises(ColibriError):
