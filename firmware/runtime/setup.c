@@ -351,7 +351,7 @@ static void say_no_model(struct service *service, colibri_status status, const s
     log_end(&service->log);
 }
 
-/* Sets updates up anew. With nothing running, a device that has a key must not take what it would have refused before. */
+/* Sets updates up anew. With nothing running, a device with a key must not take what it would have refused before. */
 static void init_updates(struct service *service, struct update_setup setup)
 {
     setup.own_counter = update_own_counter(&service->update);
